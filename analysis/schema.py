@@ -1,0 +1,93 @@
+"""The one owner of the request table: its columns, their types, units and order, and the version of all that.
+
+One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock, and -1
+means "did not happen"; counts are -1 where nobody said. The stamps and outcomes are those of the method (sections 2, 3).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ABSENT",
+    "DERIVED",
+    "ERRORS",
+    "EVENT_COLUMNS",
+    "OUTCOMES",
+    "REQUEST_COLUMNS",
+    "SCHEMA_VERSION",
+    "TOKEN_SOURCES",
+]
+
+SCHEMA_VERSION: Final = 1
+ABSENT: Final = -1
+
+OUTCOMES: Final = (
+    "ok",
+    "rejected",  # 429, 503
+    "http_error",  # any other 5xx
+    "workload_error",  # 400, 401, 403, 404, 413, 422
+    "connect_error",
+    "timeout",
+    "connection_lost",
+    "stream_error",  # error event, or finish_reason abort/error/unknown, even with [DONE]
+    "truncated",  # no proper end
+    "bad_response",
+    "short_output",  # fewer tokens than were forced
+    "censored",  # cancelled by us when the run's load stopped
+    "aborted",  # ours, outside the cohort
+)
+
+TOKEN_SOURCES: Final = ("usage", "token_ids", "events", "")
+
+# column -> numpy dtype; "str" is a Python string, never null
+REQUEST_COLUMNS: Final[dict[str, str]] = {
+    "index": "int64",  # position in the schedule
+    "scheduled_ns": "int64",
+    "released_ns": "int64",  # handed over by the dispatcher
+    "admitted_ns": "int64",  # got a concurrency slot; only with a cap
+    "sent_ns": "int64",  # request bytes handed to the socket
+    "connect_ns": "int64",  # duration of TCP (+ TLS) connect this request waited for; 0 on a kept-alive connection
+    "headers_ns": "int64",
+    "first_token_ns": "int64",
+    "last_token_ns": "int64",
+    "ended_ns": "int64",  # stream over, failed or cancelled
+    "outcome": "str",
+    "http_status": "int32",
+    "finish_reason": "str",
+    "error": "str",  # bounded to 200 characters, control characters escaped
+    "certain_miss": "str",  # bound already broken when we cancelled it: ttft, tpot, e2e or ""
+    "input_tokens_planned": "int64",
+    "output_tokens_planned": "int64",
+    "prefix_tokens_planned": "int64",  # of the input, shared with the request's prefix group
+    "input_tokens": "int64",  # as the server reported
+    "output_tokens": "int64",
+    "output_tokens_source": "str",  # one of TOKEN_SOURCES
+    "cached_tokens": "int64",
+    "first_event_tokens": "int64",  # k of TPOT; 1 unless token ids or continuous usage say more
+    "token_events": "int64",
+    "token_reads": "int64",  # distinct socket reads that carried token events
+    "target": "int32",  # which of the target's URLs
+    "worker": "int32",
+}
+
+# computed from the above by records.derive(); seconds, NaN where undefined
+DERIVED: Final[dict[str, str]] = {
+    "client_queue_s": "float64",  # sent - scheduled
+    "send_lag_s": "float64",  # client queue - slot wait - connect: the client's own lateness
+    "ttft_s": "float64",  # first_token - scheduled
+    "e2e_s": "float64",  # last_token - scheduled
+    "ttft_from_sent_s": "float64",
+    "e2e_from_sent_s": "float64",
+    "tpot_s": "float64",
+}
+
+# a second table, one row per token event: gaps between rows of one request are the ITL
+EVENT_COLUMNS: Final[dict[str, str]] = {
+    "index": "int64",
+    "at_ns": "int64",
+    "tokens": "int32",
+}  # tokens: -1 unknown
+
+# outcomes that count towards the error share: everything but ok, what we cancelled, and what lies outside the cohort
+ERRORS: Final = tuple(o for o in OUTCOMES if o not in {"ok", "censored", "aborted"})

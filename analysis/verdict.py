@@ -1,0 +1,144 @@
+"""What the judge is told about a run, what it answers, and the search's inputs: plain frozen values with dict forms.
+
+`RunFacts` is what only the sender knows; `Criteria` is what the user promised; `RunVerdict` is the outcome of one run and
+all that the search and the report need of it, small enough for one line of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from typing import Any, Literal, Self
+
+from analysis.slo import Slo
+
+__all__ = ["Blame", "Criteria", "Finding", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
+
+Status = Literal["PASS", "FAIL", "INVALID"]
+Blame = Literal[
+    "client", "workload", "target", "evidence", "server"
+]  # server: a criterion of the verdict itself
+Severity = Literal["info", "warning", "block"]  # block: it decided (or for evidence: forbade) the verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's result: which check, whose fault, the value against its limit (same unit), and a sentence with both."""
+
+    check: str
+    blame: Blame
+    severity: Severity
+    value: float | None = None
+    limit: float | None = None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """The promise a rate is held against (method, sections 6 and 13)."""
+
+    slo: Slo
+    attain: Fraction = Fraction(95, 100)  # q
+    max_error_rate: Fraction = Fraction(1, 100)  # ε
+    min_requests: int = 200
+    replicates: int = 5  # R: divides the run-level drift test's 5 %
+    timeout_s: float = 60.0
+    output_tokens_max: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the sender observed about itself, the clock and the target during one run. Durations in the unit named."""
+
+    rate: float  # nominal offered rate, 1/s; 0 for a closed loop
+    warmup_ns: int
+    window_ns: int  # the cohort is scheduled in [warmup, warmup + window)
+    stop_ns: int  # the load stopped: nothing scheduled later was sent
+    due: int  # requests scheduled before stop_ns
+    sent: int  # of those, handed to a socket or refused by the network before they could be
+    cohort_due: int  # requests the whole schedule has in the window (known before the run)
+    open_loop: bool = True
+    simulated: bool = False  # virtual time: no client to gate
+    stopped_early: bool = False  # early FAIL: the cohort was not sent to its end
+    heartbeat_p99_s: float = 0.0
+    heartbeat_max_s: float = 0.0
+    live_area_s: float | None = (
+        None  # ∫N(t)dt over [0, stop], request-seconds, counted live by the dispatcher
+    )
+    peak_in_flight: int = 0
+    connection_limit: int | None = (
+        None  # the smallest of pool, file-descriptor and port limits; None: none known
+    )
+    concurrency_cap: int | None = None  # the user's own gateway model, never a hidden one
+    encode_starved: int = 0  # requests whose body was not ready in time
+    workers_lost: int = 0
+    suspended_s: float = 0.0  # BOOTTIME - MONOTONIC moved by
+    clock_ratio_error: float = 0.0  # |MONOTONIC / MONOTONIC_RAW - 1|
+    wall_step_s: float = 0.0
+    target_died: bool = False
+    target_changed: str = ""  # what changed between before and after, in words
+    cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerdict:
+    """The verdict on one run and the numbers it stands on."""
+
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    rate: float = 0.0
+    cohort: int = 0  # N: the denominator
+    misses: int = 0
+    errors: int = 0
+    attainment: float = 0.0  # (N - misses)/N
+    attainment_is_bound: bool = False  # early FAIL: the true attainment is ≤ this
+    drift_ratio: float | None = None  # d = slope of N(t)/λ, this run
+    drift_state: Literal["ok", "rising", "undecided"] = "undecided"
+    realised_rate: float | None = None
+    sent_rate: float | None = None
+    goodput: float | None = None  # joint-good requests/s of window
+    token_goodput: float | None = None  # output tokens of joint-good requests/s of window
+    # metric -> {"p50", "p95", "p99", "max", "mean"} (over ok) and the same with suffix "_all" (a failed request is +inf)
+    summary: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
+
+    @property
+    def blame(self) -> Blame | None:
+        """Who made the run INVALID; `None` for a valid run."""
+        if self.status != "INVALID":
+            return None
+        order: tuple[Blame, ...] = ("client", "workload", "target")
+        blocking = {f.blame for f in self.findings if f.severity == "block"}
+        return next((blame for blame in order if blame in blocking), None)
+
+    @property
+    def reason(self) -> str:
+        """The sentence of the finding that decided, or an empty string."""
+        return next((f.text for f in self.findings if f.severity == "block"), "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; unknown keys are ignored (a newer writer)."""
+        known = {f.name for f in fields(cls)}
+        kept = {key: value for key, value in raw.items() if key in known}
+        kept["findings"] = tuple(Finding(**finding) for finding in kept.get("findings", ()))
+        return cls(**kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateVerdict:
+    """All that is known at one rate: the min-envelope over its valid runs, and the rate-level drift."""
+
+    rate: float
+    status: Literal["PASS", "FAIL", "INCOMPLETE"]  # INCOMPLETE: no failure, but fewer valid passes than R
+    runs: int
+    attain_min: float | None
+    attain_max: float | None
+    drift_ratio: float | None = None  # mean of the runs' slopes over λ
+    drift_p: float | None = None
+    reason: str = ""

@@ -1,0 +1,87 @@
+"""The types the plan is made of: the schedule, its windows and the whole run's plan, all immutable."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
+
+Int64s = npt.NDArray[np.int64]
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """All arrival instants of a run: sorted int64 nanoseconds from t0, shape (n,), read-only."""
+
+    at_ns: Int64s
+    sha256: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        at_ns = np.ascontiguousarray(self.at_ns, dtype="<i8")
+        if at_ns is self.at_ns:
+            at_ns = at_ns.copy()
+        if at_ns.ndim != 1 or (at_ns.size and (at_ns[0] < 0 or bool(np.any(at_ns[1:] < at_ns[:-1])))):
+            raise ValueError("a schedule is one sorted row of instants from t0, none of them negative")
+        at_ns.flags.writeable = False
+        object.__setattr__(self, "at_ns", at_ns)
+        object.__setattr__(self, "sha256", hashlib.sha256(at_ns.tobytes()).hexdigest())
+
+    def __len__(self) -> int:
+        return int(self.at_ns.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Warm-up, measured window and tail of a run, ns. The cohort is scheduled in [warmup, warmup + window)."""
+
+    warmup_ns: int
+    window_ns: int
+    tail_ns: int  # the load stays on this much longer at most, until the cohort is decided
+
+    @property
+    def end_ns(self) -> int:
+        """End of the measured window."""
+        return self.warmup_ns + self.window_ns
+
+    @property
+    def horizon_ns(self) -> int:
+        """End of the schedule."""
+        return self.end_ns + self.tail_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFormat:
+    """How a planned request becomes bytes; part of the workload hash."""
+
+    endpoint: Literal["completions", "chat"] = "completions"
+    prompt: Literal["ids", "text"] = "ids"
+    stop: Literal["forced", "natural"] = "forced"
+    temperature: float = 0.0
+    token_ids: tuple[int, int] = (1000, 4000)  # half-open range that prompt token ids are drawn from
+    stream: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPlan:
+    """One run, decided whole before t0. Columns have shape (n,), one entry per scheduled request."""
+
+    schedule: Schedule
+    input_tokens: Int64s
+    output_tokens: Int64s
+    prefix_tokens: Int64s  # of the input, shared within the request's prefix group; 0: none
+    prefix_group: Int64s  # -1: none
+    content_seed: int
+    window: Window
+    format: RequestFormat
+    rate: float
+    root_seed: int
+    workload_sha256: str
+
+    def __len__(self) -> int:
+        return len(self.schedule)

@@ -1,0 +1,1 @@
+"""The hot path: an open-loop dispatcher, the transports, and the stamps they leave."""

@@ -1,0 +1,77 @@
+"""The seam between a run and the sender: what is loaded, how, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import pandas as pd
+
+from analysis.slo import Slo
+from analysis.verdict import RunFacts
+
+__all__ = ["Endpoint", "LiveCounts", "RecordSink", "RunOutput", "SendOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where requests go and what is spliced into each body's slot. `headers` may hold secrets: never logged or stored."""
+
+    urls: tuple[str, ...]  # base URLs, e.g. http://127.0.0.1:8000; request i goes to urls[i % len(urls)]
+    path: str  # e.g. /v1/completions
+    model: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    extras: Mapping[str, Any] = field(default_factory=dict)  # JSON members: cache_salt, API extras
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """How the load is offered."""
+
+    transport: Literal["wire", "httpx"] = "wire"
+    timeout_s: float = 60.0  # of one request, from its scheduled instant
+    max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
+    closed: int | None = None  # fixed concurrency baseline: N requests in flight, no schedule
+    keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
+    slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
+    early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
+    early_fail_after_ns: int = 0
+
+
+@dataclass(slots=True)
+class LiveCounts:
+    """Counters the dispatcher keeps for the progress display; read at leisure from the same loop."""
+
+    elapsed_ns: int = 0
+    due: int = 0
+    sent: int = 0
+    in_flight: int = 0
+    ok: int = 0
+    errors: int = 0
+    cohort_decided: int = 0
+    cohort_misses: int = 0
+
+
+class RecordSink(Protocol):
+    """Receives each request's row as it ends; must not block (the journal batches and writes off the loop)."""
+
+    def add(self, row: Mapping[str, Any], events: list[tuple[int, int]]) -> None:
+        """One finished request: the REQUEST_COLUMNS of analysis.schema, and its (at_ns, tokens) events."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class RunOutput:
+    """What a run leaves: the request table, the event table and the facts. Tables follow analysis.schema."""
+
+    requests: pd.DataFrame
+    events: pd.DataFrame
+    facts: RunFacts
+
+
+ProgressHook = Callable[[LiveCounts], None]

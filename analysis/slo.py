@@ -31,9 +31,7 @@ class Slo:
 
     def bounds(self) -> dict[str, float]:
         """The bounds that are set, by metric name without unit (`ttft`, `tpot`, `e2e`, `client_queue`), seconds."""
-        named = {
-            f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self) if f.name.endswith("_s")
-        }
+        named = {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self) if f.name.endswith("_s")}
         return {name: bound for name, bound in named.items() if bound is not None}
 
     def __str__(self) -> str:

@@ -16,9 +16,7 @@ from analysis.slo import Slo
 __all__ = ["Blame", "Criteria", "Finding", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
 
 Status = Literal["PASS", "FAIL", "INVALID"]
-Blame = Literal[
-    "client", "workload", "target", "evidence", "server"
-]  # server: a criterion of the verdict itself
+Blame = Literal["client", "workload", "target", "evidence", "server"]  # server: a criterion of the verdict itself
 Severity = Literal["info", "warning", "block"]  # block: it decided (or for evidence: forbade) the verdict
 
 
@@ -63,13 +61,9 @@ class RunFacts:
     stopped_early: bool = False  # early FAIL: the cohort was not sent to its end
     heartbeat_p99_s: float = 0.0
     heartbeat_max_s: float = 0.0
-    live_area_s: float | None = (
-        None  # ∫N(t)dt over [0, stop], request-seconds, counted live by the dispatcher
-    )
+    live_area_s: float | None = None  # ∫N(t)dt over [0, stop], request-seconds, counted live by the dispatcher
     peak_in_flight: int = 0
-    connection_limit: int | None = (
-        None  # the smallest of pool, file-descriptor and port limits; None: none known
-    )
+    connection_limit: int | None = None  # the smallest of pool, file-descriptor and port limits; None: none known
     concurrency_cap: int | None = None  # the user's own gateway model, never a hidden one
     encode_starved: int = 0  # requests whose body was not ready in time
     workers_lost: int = 0

@@ -1,7 +1,7 @@
 """The one owner of the request table: its columns, their types, units and order, and the version of all that.
 
-One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock, and -1
-means "did not happen"; counts are -1 where nobody said. The stamps and outcomes are those of the method (sections 2, 3).
+One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock,
+and -1 means "did not happen"; counts are -1 where nobody said. Stamps and outcomes: method, sections 2 and 3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the judge is told about a run, what it answers, and the search's inputs: plain frozen values with dict forms.
 
-`RunFacts` is what only the sender knows; `Criteria` is what the user promised; `RunVerdict` is the outcome of one run and
-all that the search and the report need of it, small enough for one line of the ledger.
+`RunFacts` is what only the sender knows; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
+run and all that the search and the report need of it, small enough for one line of the ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Severity = Literal["info", "warning", "block"]  # block: it decided (or for evid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check's result: which check, whose fault, the value against its limit (same unit), and a sentence with both."""
+    """One check's result: which check, whose fault, the value against its limit (same unit), and a sentence."""
 
     check: str
     blame: Blame
@@ -93,7 +93,7 @@ class RunVerdict:
     sent_rate: float | None = None
     goodput: float | None = None  # joint-good requests/s of window
     token_goodput: float | None = None  # output tokens of joint-good requests/s of window
-    # metric -> {"p50", "p95", "p99", "max", "mean"} (over ok) and the same with suffix "_all" (a failed request is +inf)
+    # metric -> {"p50", "p95", "p99", "max", "mean"} (ok) and the same suffixed "_all" (a failure is +inf)
     summary: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
 

@@ -1,1 +1,1 @@
-"""What will be sent, decided before anything is: seeds, arrival instants, lengths, prompts. Pure: no clock, no sockets."""
+"""What will be sent, decided before anything is: seeds, arrivals, lengths, prompts. Pure: no clock, no sockets."""

@@ -16,7 +16,7 @@ __all__ = ["Endpoint", "LiveCounts", "RecordSink", "RunOutput", "SendOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where requests go and what is spliced into each body's slot. `headers` may hold secrets: never logged or stored."""
+    """Where requests go, and what each body's slot holds. `headers` may hold secrets: never logged or stored."""
 
     urls: tuple[str, ...]  # base URLs, e.g. http://127.0.0.1:8000; request i goes to urls[i % len(urls)]
     path: str  # e.g. /v1/completions

@@ -1,0 +1,49 @@
+"""Every default of an experiment, in one place and printed in every plan (method, section 13)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ATTAIN",
+    "CONFIRM_WINDOW_FACTOR",
+    "EARLY_FAIL_SHARE",
+    "INPUT",
+    "MAX_ERROR_RATE",
+    "MIN_REQUESTS",
+    "MIN_TIMEOUT_S",
+    "OUTPUT",
+    "PLACEHOLDER_SLO",
+    "READY_TIMEOUT_S",
+    "RUNS",
+    "SEED",
+    "SENTINEL_EVERY",
+    "TARGET",
+    "TOKEN_IDS",
+    "WARMUP_MAX_S",
+    "WARMUP_REQUESTS",
+    "WARMUP_S",
+    "WIDTH",
+    "WINDOW_S",
+]
+
+TARGET: Final = "http://127.0.0.1:8000"
+WINDOW_S: Final = 120.0
+WARMUP_S: Final = 20.0
+ATTAIN: Final = "95%"
+MAX_ERROR_RATE: Final = "1%"
+RUNS: Final = 5
+CONFIRM_WINDOW_FACTOR: Final = 2
+WIDTH: Final = "5%"
+MIN_REQUESTS: Final = 200
+INPUT: Final = "1024"
+OUTPUT: Final = "128"
+TOKEN_IDS: Final = "1000..4000"  # noqa: S105 - a range of vocabulary ids, no secret
+SEED: Final = 1
+SENTINEL_EVERY: Final = 10
+PLACEHOLDER_SLO: Final = ("ttft<=800ms", "tpot<=50ms")
+MIN_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 60.0
+EARLY_FAIL_SHARE: Final = 0.1  # of the window must have passed before a run may fail early
+WARMUP_REQUESTS: Final = 32  # requests that warm the target once, before the first run
+WARMUP_MAX_S: Final = 60.0  # and the longest that may take

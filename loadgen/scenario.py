@@ -1,0 +1,291 @@
+"""A scenario: everything that decides an experiment, from TOML and the command line, validated before anything is sent.
+
+The keys of the file are the long options of the command line, with underscores. `Scenario.sha256` covers what can
+change a result; budgets, names and where a secret is found are left out, so that a resumed experiment may be given more
+time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import orjson
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from analysis.slo import Slo, parse_slo
+from analysis.units import parse_duration_s, parse_share
+from loadgen import defaults
+from loadgen.errors import ScenarioError
+
+__all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario"]
+
+
+def _seconds(value: object) -> float:
+    return parse_duration_s(str(value))
+
+
+def _share(value: object) -> str:
+    parse_share(str(value))
+    return str(value)
+
+
+def _many(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+_AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT]
+SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT]
+Share = Annotated[str, BeforeValidator(_share)]
+Text = Annotated[str, BeforeValidator(str)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
+
+NOT_HASHED = frozenset(
+    {"name", "require", "max_time", "max_requests", "max_tokens", "ready_timeout", "api_key_env", "api_key_file"}
+)
+_PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths")
+
+
+class Scenario(BaseModel):
+    """One experiment's settings; field names are the keys of a scenario file. Durations in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    # what is loaded
+    target: Texts = (defaults.TARGET,)
+    model: str | None = None
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+    ready_timeout: SecondsOrZero = defaults.READY_TIMEOUT_S
+    cache: Literal["salt", "reset", "keep"] = "salt"
+    # the load
+    rate: Text = "2..18"
+    arrivals: Literal["poisson", "gamma", "constant"] = "poisson"
+    burstiness: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    cv: Annotated[float, Field(gt=0, le=1e3)] | None = None
+    max_concurrency: Annotated[int, Field(ge=1)] | None = None
+    closed: Annotated[int, Field(ge=1)] | None = None
+    transport: Literal["wire", "httpx"] = "wire"
+    # the requests
+    endpoint: Literal["completions", "chat"] = "completions"
+    prompt: Literal["ids", "text"] | None = None
+    input: Text = defaults.INPUT
+    output: Text = defaults.OUTPUT
+    lengths: str | None = None
+    shared_prefix: Annotated[int, Field(ge=0)] = 0
+    prefix_groups: Annotated[int, Field(ge=1)] = 1
+    stop: Literal["forced", "natural"] = "forced"
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    token_ids: Text = defaults.TOKEN_IDS
+    extra: dict[str, Any] = Field(default_factory=dict)
+    # the promise
+    slo: Texts = ()
+    slo_clock: Literal["scheduled", "sent"] = "scheduled"
+    attain: Share = defaults.ATTAIN
+    max_error_rate: Share = defaults.MAX_ERROR_RATE
+    min_requests: Annotated[int, Field(ge=1)] = defaults.MIN_REQUESTS
+    require: Annotated[float, Field(gt=0)] | None = None
+    # the evidence
+    window: Seconds = defaults.WINDOW_S
+    warmup: SecondsOrZero = defaults.WARMUP_S
+    timeout: Seconds | None = None
+    runs: Annotated[int, Field(ge=1, le=1000)] = defaults.RUNS
+    confirm: Annotated[int, Field(ge=0, le=1000)] | None = None
+    width: Share = defaults.WIDTH
+    seeds: Text | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seeding: Literal["paired", "fresh"] = "paired"
+    arrival_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    workload_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    # what it may cost
+    max_time: Seconds | None = None
+    max_requests: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("slo")
+    @classmethod
+    def _slo_parses(cls, terms: tuple[str, ...]) -> tuple[str, ...]:
+        parse_slo(terms)
+        return terms
+
+    @field_validator("width")
+    @classmethod
+    def _width_is_sensible(cls, width: str) -> str:
+        if not Fraction(1, 1000) <= parse_share(width) <= 1:
+            raise ValueError(f"{width!r} is not a grid width between 0.1% and 100%")
+        return width
+
+    @field_validator("attain")
+    @classmethod
+    def _attain_above_zero(cls, attain: str) -> str:
+        if parse_share(attain) == 0:
+            raise ValueError("an attainment of 0 promises nothing; write the share that must meet the SLO, such as 95%")
+        return attain
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        def refuse(text: str) -> None:
+            raise ValueError(text)
+
+        if self.seeds is not None and self.seed is not None:
+            refuse("seeds and seed exclude each other: give the replicates' seeds, or one seed that derives them")
+        if self.burstiness is not None and self.cv is not None:
+            refuse("burstiness and cv say the same thing (cv = 1/sqrt(burstiness)): give one")
+        if self.arrivals != "gamma" and (self.burstiness is not None or self.cv is not None):
+            refuse(f"burstiness and cv belong to arrivals = gamma, not to {self.arrivals}")
+        if self.arrivals == "gamma" and self.burstiness is None and self.cv is None:
+            refuse("arrivals = gamma needs burstiness (its shape k) or cv")
+        if self.closed is not None and self.max_concurrency is not None:
+            refuse("closed and max_concurrency exclude each other: a closed loop already fixes the concurrency")
+        if self.prompt == "ids" and self.endpoint == "chat":
+            refuse("prompt = ids needs endpoint = completions: chat messages are text")
+        if self.lengths is not None and {"input", "output"} & self.model_fields_set:
+            refuse("lengths gives input and output together: drop input and output, or lengths")
+        if (self.cert_file is None) != (self.key_file is None):
+            refuse("cert_file and key_file go together")
+        if self.api_key_env is not None and self.api_key_file is not None:
+            refuse("api_key_env and api_key_file exclude each other")
+        if self.require is not None and not self.slo:
+            refuse("require needs an SLO of your own: the placeholder SLO decides nothing; set slo")
+        return self
+
+    @cached_property
+    def objective(self) -> Slo:
+        """The SLO, or the placeholder that every output names."""
+        if self.slo:
+            return parse_slo(self.slo, clock=self.slo_clock)
+        placeholder = parse_slo(defaults.PLACEHOLDER_SLO, clock=self.slo_clock)
+        return Slo(ttft_s=placeholder.ttft_s, tpot_s=placeholder.tpot_s, clock=self.slo_clock, placeholder=True)
+
+    @property
+    def prompt_kind(self) -> Literal["ids", "text"]:
+        """Token ids where the endpoint takes them, text otherwise."""
+        return self.prompt or ("ids" if self.endpoint == "completions" else "text")
+
+    @property
+    def confirmations(self) -> int:
+        """R_c, by default R."""
+        return self.runs if self.confirm is None else self.confirm
+
+    def timeout_s(self, output_tokens_max: int) -> float:
+        """2 × max(B_e, B_f + (O_max - 1)·B_d), at least 60 s (method, section 6), unless asked otherwise."""
+        if self.timeout is not None:
+            return self.timeout
+        slo = self.objective
+        generation = (slo.ttft_s or 0.0) + (output_tokens_max - 1) * (slo.tpot_s or 0.0)
+        return max(2 * max(slo.e2e_s or 0.0, generation), defaults.MIN_TIMEOUT_S)
+
+    def stored(self) -> dict[str, Any]:
+        """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @classmethod
+    def restore(cls, stored: Mapping[str, Any]) -> Self:
+        """The scenario of a stored experiment. Raises `ScenarioError`."""
+        return _validated(cls, dict(stored), "the stored experiment", option=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything that can change a result."""
+        kept = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_HASHED}
+        return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+# an option on the command line displaces these keys of the file, which it would otherwise contradict
+_RIVALS = {
+    "seeds": ("seed",),
+    "seed": ("seeds",),
+    "cv": ("burstiness",),
+    "burstiness": ("cv",),
+    "lengths": ("input", "output"),
+    "input": ("lengths",),
+    "output": ("lengths",),
+}
+
+M = TypeVar("M", bound=Scenario)
+
+
+def _shipped() -> Path:
+    inside = Path(__file__).parent / "scenarios"  # in a wheel
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "scenarios"
+
+
+SHIPPED = _shipped()
+
+
+def _validated(cls: type[M], values: dict[str, Any], where: str, *, option: bool) -> M:
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, Scenario.model_fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(Scenario.model_fields)}"
+            raise ScenarioError(f"{where or 'options'}: unknown key {key!r}{hint}") from None
+        text = first["msg"].removeprefix("Value error, ")
+        if key:
+            text = f"{'--' + key.replace('_', '-') if option else key}: {text}"
+            if first["type"] != "value_error":
+                text += f" (got {first['input']!r})"
+        raise ScenarioError(f"{where}: {text}" if where else text) from None
+
+
+def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
+    path = Path(source)
+    if not path.suffix and not path.exists():
+        path = SHIPPED / f"{source}.toml"
+    try:
+        with path.open("rb") as stream:
+            values = tomllib.load(stream)
+    except FileNotFoundError:
+        known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
+        raise ScenarioError(f"--scenario {source}: no such file; ready scenarios are {known}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"--scenario {path}: {error}") from None
+    for key in _PATHS:  # a scenario's files lie beside it
+        if isinstance(values.get(key), str):
+            values[key] = str(path.parent / values[key])
+    return values, path
+
+
+def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
+    """A scenario from a TOML file (or the name of a shipped one) under the command line's options.
+
+    Raises `ScenarioError` with one line that names the file or option, the key and the remedy.
+    """
+    if source is None:
+        return _validated(Scenario, dict(overrides), "", option=True)
+    values, path = _read_toml(source)
+    _validated(Scenario, values, str(path), option=False)  # blame the file for what is in the file
+    for key in overrides:
+        for rival in _RIVALS.get(key, ()):
+            values.pop(rival, None)
+    return _validated(Scenario, values | dict(overrides), "", option=True)
+
+
+def differences(before: Scenario, now: Scenario) -> list[str]:
+    """Keys that can change a result and differ, as `key: before → now`."""
+    left, right = before.model_dump(mode="json"), now.model_dump(mode="json")
+    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in NOT_HASHED and left[k] != right[k]]

@@ -1,0 +1,159 @@
+"""The command line's options, each written once: a command names those it takes and receives what the user set.
+
+An option is a scenario key with its help; `takes("target", "rate", …)` gives a command those options as parameters, so
+that the same word means the same thing everywhere and a default stands in one place (the scenario).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import orjson
+import typer
+
+from loadgen.errors import ScenarioError
+
+__all__ = ["EXPERIMENT", "SEARCH", "takes"]
+
+_TARGET, _LOAD, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
+    "Target",
+    "Load",
+    "Requests",
+    "Promise",
+    "Evidence",
+    "Budget",
+)
+
+
+def _text(panel: str, text: str, metavar: str = "TEXT") -> Any:
+    return Annotated[str | None, typer.Option(help=text, metavar=metavar, rich_help_panel=panel, show_default=False)]
+
+
+def _texts(panel: str, text: str, metavar: str = "TEXT") -> Any:
+    return Annotated[
+        list[str] | None, typer.Option(help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
+    ]
+
+
+def _int(panel: str, text: str) -> Any:
+    return Annotated[int | None, typer.Option(help=text, metavar="N", rich_help_panel=panel, show_default=False)]
+
+
+def _float(panel: str, text: str) -> Any:
+    return Annotated[float | None, typer.Option(help=text, metavar="X", rich_help_panel=panel, show_default=False)]
+
+
+_DURATION, _SHARE = "DURATION", "SHARE"
+
+_OPTIONS: dict[str, Any] = {
+    "target": _texts(
+        _TARGET,
+        "Base URL (repeat it for replicas behind one target), or emulator[:PROFILE], virtual[:PROFILE]. "
+        "Default http://127.0.0.1:8000.",
+        "URL",
+    ),
+    "model": _text(_TARGET, "Model name; default: the only one that /v1/models lists."),
+    "api_key_env": _text(_TARGET, "Environment variable that holds the API key.", "NAME"),
+    "api_key_file": _text(_TARGET, "File that holds the API key.", "FILE"),
+    "ca_file": _text(_TARGET, "CA bundle for https.", "FILE"),
+    "cert_file": _text(_TARGET, "Client certificate for https.", "FILE"),
+    "key_file": _text(_TARGET, "Its private key.", "FILE"),
+    "insecure": Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Do not verify the server's certificate.", rich_help_panel=_TARGET),
+    ],
+    "ready_timeout": _text(_TARGET, "How long to wait for the target to be ready (default 60s).", _DURATION),
+    "cache": _text(
+        _TARGET, "Prefix cache between runs: salt (default), reset (POST /reset_prefix_cache) or keep.", "POLICY"
+    ),
+    "rate": _text(_LOAD, "2..18 searches that range; 2,4,6 or 2..18:2 measures just those rates (requests/s).", "RATE"),
+    "arrivals": _text(_LOAD, "poisson (default), gamma or constant.", "PROCESS"),
+    "burstiness": _float(_LOAD, "Shape of gamma arrivals: below 1 is burstier than Poisson."),
+    "cv": _float(_LOAD, "Coefficient of variation of gamma arrivals, instead of --burstiness."),
+    "max_concurrency": _int(_LOAD, "Model a gateway that lets so many requests through; the wait is counted."),
+    "closed": _int(_LOAD, "Fixed-concurrency baseline with N requests in flight instead of an arrival rate."),
+    "transport": _text(_LOAD, "wire (default) or httpx (proxies, slower).", "NAME"),
+    "endpoint": _text(_REQUESTS, "completions (default) or chat.", "NAME"),
+    "prompt": _text(_REQUESTS, "ids (exact lengths, no tokenizer; default for completions) or text.", "KIND"),
+    "input": _text(_REQUESTS, "Input tokens: 1024, uniform:a..b, normal:mean,sd or lognormal:median,sigma.", "LENGTH"),
+    "output": _text(_REQUESTS, "Output tokens, likewise (default 128).", "LENGTH"),
+    "lengths": _text(_REQUESTS, "CSV or JSONL of input, output[, prefix]: drawn jointly.", "FILE"),
+    "shared_prefix": _int(_REQUESTS, "Tokens of the input shared by all requests of a prefix group."),
+    "prefix_groups": _int(_REQUESTS, "Number of prefix groups (default 1)."),
+    "stop": _text(_REQUESTS, "forced (default: exactly the planned output) or natural.", "HOW"),
+    "temperature": _float(_REQUESTS, "Sampling temperature (default 0)."),
+    "token_ids": _text(_REQUESTS, "Range the prompt's token ids come from (default 1000..4000).", "A..B"),
+    "extra": _texts(_REQUESTS, "Further member of each request's JSON, e.g. priority=1; repeatable.", "KEY=JSON"),
+    "slo": _texts(_PROMISE, "Bound on ttft, tpot, e2e or client_queue; repeat it for a joint SLO.", "'ttft<=800ms'"),
+    "slo_clock": _text(_PROMISE, "scheduled (default: what the user waits) or sent.", "CLOCK"),
+    "attain": _text(_PROMISE, "Share of requests that must meet the SLO (default 95%).", _SHARE),
+    "max_error_rate": _text(_PROMISE, "Largest share of errors (default 1%).", _SHARE),
+    "min_requests": _int(_PROMISE, "Smallest cohort that may pass (default 200)."),
+    "require": _float(_PROMISE, "Exit with 0 only if a confirmed capacity reaches this rate."),
+    "window": _text(_EVIDENCE, "Measured window of a run (default 120s).", _DURATION),
+    "warmup": _text(_EVIDENCE, "Warm-up of a run (default 20s, or 3 × p95 E2E if longer).", _DURATION),
+    "timeout": _text(_EVIDENCE, "Time limit of one request, from its scheduled instant.", _DURATION),
+    "runs": _int(_EVIDENCE, "R, replicates per rate (default 5)."),
+    "confirm": _int(_EVIDENCE, "R_c, fresh runs that must confirm the answer (default R)."),
+    "width": _text(_EVIDENCE, "Width of the rate grid (default 5%).", _SHARE),
+    "seeds": _text(_EVIDENCE, "The replicates' seeds, e.g. 101..112.", "A..B"),
+    "seed": _int(_EVIDENCE, "One seed that derives them all (default 1)."),
+    "seeding": _text(_EVIDENCE, "paired (default: the same seeds at every rate) or fresh.", "HOW"),
+    "arrival_seed": _int(_EVIDENCE, "Change the arrivals alone."),
+    "workload_seed": _int(_EVIDENCE, "Change lengths and content alone."),
+    "max_time": _text(_COST, "Stop the search after this long; the bracket so far is kept.", _DURATION),
+    "max_requests": _int(_COST, "Stop the search before it sends more requests than this."),
+    "max_tokens": _int(_COST, "Stop the search before it asks for more tokens than this."),
+}
+
+_ONE_RUN = tuple(
+    name
+    for name in _OPTIONS
+    if name
+    not in {"confirm", "width", "require", "max_time", "max_requests", "max_tokens", "closed", "seeding", "runs"}
+)
+EXPERIMENT = (*_ONE_RUN, "closed")
+SEARCH = (*_ONE_RUN, "runs", "confirm", "width", "require", "seeding", "max_time", "max_requests", "max_tokens")
+
+
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options; it receives those the user set as the dict `overrides`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapper(**arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in names}
+            command(overrides=_overrides(given), **arguments)
+
+        own = inspect.signature(command).parameters
+        hints = get_type_hints(command, include_extras=True)
+        parameters = [own[name].replace(annotation=hints[name]) for name in own if name != "overrides"]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name])
+            for name in names
+        ]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def _overrides(given: dict[str, Any]) -> dict[str, Any]:
+    chosen = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None and v != []}
+    if "extra" in chosen:
+        chosen["extra"] = dict(map(_extra, chosen["extra"]))
+    return chosen
+
+
+def _extra(text: str) -> tuple[str, Any]:
+    key, equals, raw = text.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"--extra {text!r} is not of the form KEY=JSON, such as priority=1 or user='\"me\"'")
+    try:
+        return key.strip(), orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise ScenarioError(f"--extra {text!r}: the part after = is not JSON ({error})") from None

@@ -1,0 +1,225 @@
+"""An experiment on disk: created once, appended to, and never half-written.
+
+    DIR/experiment.json                 scenario, its hash, seeds, versions, machine, target
+        verdicts.jsonl                  the ledger: one line a sealed run; the search is a fold over it
+        runs/<variant>/<run key>/       run.json requests.parquet events.parquet (journal.jsonl while it is on)
+        capacity.json                   the answer
+
+A run is sealed in this order: its tables and run.json are written beside their names, flushed to the disk and renamed;
+then its line goes to the ledger, then the journal is removed. The ledger alone says what counts. A run directory that
+the ledger does not know is an interrupted run: it is set aside under another name, and repeated with its seed.
+One process owns a directory at a time (an advisory lock on the ledger, released by the system when the process dies).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Self
+
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.schema import SCHEMA_VERSION
+from loadgen.errors import ResultsError
+from loadgen.record.journal import Journal
+
+__all__ = ["ExperimentStore", "RunStore", "read_json", "read_ledger"]
+
+EXPERIMENT, LEDGER, CAPACITY = "experiment.json", "verdicts.jsonl", "capacity.json"
+
+
+class ExperimentStore:
+    """The directory of one experiment. Every method raises `ResultsError` with one line when the disk refuses."""
+
+    def __init__(self, directory: Path, ledger: IO[bytes]) -> None:
+        self.directory = directory
+        self._ledger = ledger
+
+    @classmethod
+    def create(cls, directory: Path, experiment: Mapping[str, Any]) -> Self:
+        """Make a new experiment; refuse a directory that holds anything."""
+        with _explained(directory):
+            if directory.is_dir() and any(directory.iterdir()):
+                held = (
+                    "another experiment" if (directory / EXPERIMENT).exists() else "files that are not an experiment's"
+                )
+                hint = f", or go on with it: --resume {directory}" if (directory / EXPERIMENT).exists() else ""
+                raise ResultsError(f"{directory} holds {held}: choose another --out{hint}")
+            directory.mkdir(parents=True, exist_ok=True)
+            store = cls(directory, _locked(directory))
+            _write_json(directory / EXPERIMENT, experiment)
+            return store
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Go on with an experiment: cut a torn last line off the ledger and set interrupted runs aside."""
+        with _explained(directory):
+            if not (directory / EXPERIMENT).exists():
+                raise ResultsError(f"{directory} holds no experiment to resume (no {EXPERIMENT} in it)")
+            store = cls(directory, _locked(directory))
+            ledger = (directory / LEDGER).read_bytes()
+            whole = ledger.rfind(b"\n") + 1
+            if whole != len(ledger):
+                store._ledger.truncate(whole)
+            known = {line["run"]["key"] for line in read_ledger(directory)}
+            for run in sorted(directory.glob("runs/*/*")):
+                if run.is_dir() and run.name not in known and ".interrupted-" not in run.name:
+                    _set_aside(run)
+            return store
+
+    def begin(self, key: str, variant: str = "main") -> RunStore:
+        """The directory of a run about to start."""
+        run = self.directory / "runs" / variant / key
+        with _explained(run):
+            if run.exists():
+                _set_aside(run)
+            run.mkdir(parents=True)
+            return RunStore(run)
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one sealed run to the ledger, flushed to the disk."""
+        with _explained(self.directory / LEDGER):
+            before = self._ledger.seek(0, os.SEEK_END)
+            try:
+                self._ledger.write(_json(line) + b"\n")
+                self._ledger.flush()
+                os.fsync(self._ledger.fileno())
+            except OSError:
+                self._ledger.truncate(before)
+                raise
+
+    def answer(self, capacity: Mapping[str, Any]) -> None:
+        """Write capacity.json."""
+        with _explained(self.directory / CAPACITY):
+            _write_json(self.directory / CAPACITY, capacity)
+
+    def close(self) -> None:
+        """Release the directory."""
+        self._ledger.close()
+
+
+class RunStore:
+    """The directory of one run: a journal while it is on, then its sealed tables."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._journal_path = directory / "journal.jsonl"
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """The run's journal; a write error inside is raised at the end as `ResultsError`."""
+        with _explained(self._journal_path), Journal(self._journal_path) as journal:
+            yield journal
+        self.check(journal)
+
+    def check(self, journal: Journal) -> None:
+        """Raise what the journal's thread could not."""
+        if journal.failure is not None:
+            with _explained(self._journal_path):
+                raise journal.failure
+
+    def seal(self, requests: pd.DataFrame, events: pd.DataFrame, run: Mapping[str, Any]) -> None:
+        """Write tables and run.json so that each is there whole or not at all."""
+        with _explained(self.directory):
+            _write(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
+            _write(self.directory / "events.parquet", lambda stream: _write_table(events, stream))
+            _write_json(self.directory / "run.json", run)
+
+    def forget_journal(self) -> None:
+        """Remove the journal of a run that the ledger now knows."""
+        with _explained(self._journal_path):
+            self._journal_path.unlink(missing_ok=True)
+
+
+def read_ledger(directory: Path) -> list[dict[str, Any]]:
+    """The ledger's whole lines. Raises `ResultsError` naming the line that cannot be read."""
+    path = directory / LEDGER
+    lines: list[dict[str, Any]] = []
+    with _explained(path), path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                lines.append(orjson.loads(line))
+            except orjson.JSONDecodeError as error:
+                raise ResultsError(f"{path}:{number}: not a line of a ledger ({error}): restore the file") from None
+    return lines
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One of the directory's JSON files. Raises `ResultsError`."""
+    with _explained(path):
+        try:
+            value = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError as error:
+            raise ResultsError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ResultsError(f"{path}: holds no JSON object")
+    return value
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise ResultsError(f"{path}: no space left on this disk; free some and go on with --resume") from None
+        raise ResultsError(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+def _locked(directory: Path) -> IO[bytes]:
+    ledger = (directory / LEDGER).open("ab")
+    try:
+        fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        ledger.close()
+        raise ResultsError(f"{directory} is in use by another loadgen process") from None
+    return ledger
+
+
+def _set_aside(run: Path) -> None:
+    number = 1
+    while (aside := run.with_name(f"{run.name}.interrupted-{number}")).exists():
+        number += 1
+    run.rename(aside)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    _write(path, lambda stream: stream.write(data))
+
+
+def _write_table(table: pd.DataFrame, stream: IO[bytes]) -> None:
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    metadata = {**(arrow.schema.metadata or {}), b"loadgen.schema": str(SCHEMA_VERSION).encode()}
+    pq.write_table(arrow.replace_schema_metadata(metadata), stream, compression="zstd")
+
+
+def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.rename(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

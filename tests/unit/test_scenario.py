@@ -1,0 +1,86 @@
+"""A scenario is refused in one line that names the key and the remedy, or it is what the user meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.errors import ScenarioError
+from loadgen.scenario import SHIPPED, Scenario, differences, load_scenario
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ({"windo": "2m"}, "unknown key 'windo'; did you mean 'window'?"),
+        ({"window": "5"}, "--window: '5' is not a duration; write a number and a unit"),
+        ({"window": "0s"}, "--window: "),
+        ({"slo": ("ttft<800",)}, "--slo: SLO 'ttft<800': '800' is not a duration"),
+        ({"slo": ("latency<=1s",)}, "unknown metric 'latency'; known are client_queue, e2e, tpot, ttft"),
+        ({"slo": ("ttft<=1s", "ttft<=2s")}, "ttft is bounded twice"),
+        ({"slo": ("ttft<=0s",)}, "the bound must be above 0"),
+        ({"attain": "95"}, "--attain: '95' is not between 0 and 1; write a percentage with its sign"),
+        ({"attain": "0%"}, "--attain: an attainment of 0 promises nothing"),
+        ({"runs": 0}, "--runs: Input should be greater than or equal to 1 (got 0)"),
+        ({"width": "0%"}, "--width: '0%' is not a grid width"),
+        ({"cache": "cold"}, "--cache: Input should be 'salt', 'reset' or 'keep'"),
+        ({"seeds": "1..5", "seed": 3}, "seeds and seed exclude each other"),
+        ({"arrivals": "gamma"}, "arrivals = gamma needs burstiness"),
+        ({"burstiness": 0.5}, "burstiness and cv belong to arrivals = gamma, not to poisson"),
+        ({"arrivals": "gamma", "burstiness": 0.5, "cv": 2}, "burstiness and cv say the same thing"),
+        ({"closed": 4, "max_concurrency": 8}, "closed and max_concurrency exclude each other"),
+        ({"endpoint": "chat", "prompt": "ids"}, "prompt = ids needs endpoint = completions"),
+        ({"lengths": "f.csv", "input": "8"}, "lengths gives input and output together"),
+        ({"cert_file": "c.pem"}, "cert_file and key_file go together"),
+        ({"require": 4.0}, "require needs an SLO of your own"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_line(overrides: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load_scenario(None, overrides)
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_is_blamed_by_name_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text('rate = "2..18"\nwindow = 120\n')
+    with pytest.raises(ScenarioError, match=r"s\.toml: window: '120' is not a duration"):
+        load_scenario(str(file), {})
+    file.write_text("rate = \n")
+    with pytest.raises(ScenarioError, match=r"s\.toml: .*line 1"):
+        load_scenario(str(file), {})
+    with pytest.raises(ScenarioError, match=r"no such file; ready scenarios are .*demo"):
+        load_scenario("dmo", {})
+
+
+def test_an_option_displaces_the_key_of_the_file_that_contradicts_it(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text('seeds = "1..5"\ninput = "8"\nwindow = "10s"\n')
+    scenario = load_scenario(str(file), {"seed": 7, "lengths": "l.csv"})
+    assert (scenario.seeds, scenario.seed, scenario.window) == (None, 7, 10.0)
+
+
+def test_the_hash_covers_results_and_not_budgets_and_survives_the_disk() -> None:
+    scenario = load_scenario(None, {"window": "90.1s", "slo": ("ttft<=800ms", "tpot<=50ms"), "warmup": "1e-05s"})
+    assert Scenario.restore(scenario.stored()).sha256 == scenario.sha256
+    assert load_scenario(None, {"max_time": "1h"}).sha256 == load_scenario(None, {}).sha256
+    other = load_scenario(None, {"window": "91s"})
+    assert other.sha256 != scenario.sha256
+    assert "window: 90.1s → 91.0s" in differences(scenario, other)
+
+
+def test_the_timeout_follows_the_slo() -> None:
+    assert load_scenario(None, {"slo": ("ttft<=1s", "tpot<=100ms")}).timeout_s(1001) == pytest.approx(202.0)
+    assert load_scenario(None, {"slo": ("e2e<=1s",)}).timeout_s(128) == 60.0
+    assert load_scenario(None, {"timeout": "5s"}).timeout_s(128) == 5.0
+
+
+def test_every_shipped_scenario_is_valid_and_says_what_it_answers() -> None:
+    files = sorted(SHIPPED.glob("*.toml"))
+    assert files
+    for file in files:
+        load_scenario(str(file), {})
+        assert file.read_text().startswith("# "), f"{file.name} does not say which question it answers"

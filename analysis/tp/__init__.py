@@ -1,0 +1,1 @@
+"""Tensor parallelism: what a split over p ranks costs and saves."""

@@ -82,6 +82,8 @@ class RunPlan:
     rate: float
     root_seed: int
     workload_sha256: str
+    arrival_root: int = -1  # what the two sides' streams come from: root_seed, unless overridden; -1: not said
+    workload_root: int = -1
 
     def __len__(self) -> int:
         return len(self.schedule)

@@ -1,0 +1,115 @@
+"""Makes the plan of a run: pure, and whole before the run begins.
+
+The same arguments (and numpy's version, which is stored: its distributions may change between releases) give the same
+plan on every machine and for every number of workers. The plan holds what is random in compact columns; bodies follow
+from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import orjson
+
+from loadgen.plan.arrivals import Arrivals, schedule_count, schedule_horizon
+from loadgen.plan.bodies import check_format
+from loadgen.plan.lengths import DrawnLengths, Lengths
+from loadgen.plan.prompts import CONTENT_VERSION
+from loadgen.plan.seeds import side_root, stream
+from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
+
+__all__ = ["make_plan", "metadata", "workload_hash"]
+
+
+def make_plan(
+    *,
+    arrivals: Arrivals | Schedule,
+    lengths: Lengths,
+    format: RequestFormat,  # noqa: A002 - the plan's own word for it
+    window: Window,
+    rate: float,
+    root_seed: int,
+    arrival_seed: int | None = None,
+    workload_seed: int | None = None,
+    content_key: tuple[float, int] | None = None,
+    cohort: int | None = None,
+) -> RunPlan:
+    """The plan of the replicate with `root_seed` at `rate` requests/s.
+
+    arrival_seed, workload_seed  change the arrivals stream, or all others, of every replicate and nothing on the other
+                                 side (`side_root`)
+    content_key                  (rate, attempt): content differs between rates and attempts, lengths and arrivals stay
+                                 paired; for a server whose cache cannot be proved cold
+    cohort                       the window lasts until so many requests are in it; `window.window_ns` is not looked at
+
+    A ready `Schedule` (a trace) is kept as it is. Raises `ValueError` for arguments out of range.
+    """
+    check_format(format)
+    arrival_root = side_root(root_seed, arrival_seed)
+    workload_root = side_root(root_seed, workload_seed)
+    if isinstance(arrivals, Schedule):
+        if cohort is not None:
+            raise ValueError("a recorded schedule has the window it has: a cohort count does not apply")
+        schedule = arrivals
+    elif cohort is not None:
+        schedule, end_ns = schedule_count(
+            arrivals, rate, warmup_ns=window.warmup_ns, cohort=cohort, tail_ns=window.tail_ns,
+            rng=stream(arrival_root, "arrivals"),
+        )  # fmt: skip
+        window = Window(warmup_ns=window.warmup_ns, window_ns=end_ns - window.warmup_ns, tail_ns=window.tail_ns)
+    else:
+        schedule = schedule_horizon(arrivals, rate, window.horizon_ns, stream(arrival_root, "arrivals"))
+    drawn = lengths.draw(stream(workload_root, "lengths"), len(schedule))
+    extra = "" if content_key is None else f"rate={float(content_key[0])!r} attempt={content_key[1]}"
+    content_seed = int(stream(workload_root, "content", extra=extra).integers(2**63))
+    for column in (drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group):
+        column.flags.writeable = False
+    return RunPlan(
+        schedule=schedule,
+        input_tokens=drawn.input_tokens,
+        output_tokens=drawn.output_tokens,
+        prefix_tokens=drawn.prefix_tokens,
+        prefix_group=drawn.prefix_group,
+        content_seed=content_seed,
+        window=window,
+        format=format,
+        rate=rate,
+        root_seed=root_seed,
+        workload_sha256=workload_hash(drawn, content_seed, format),
+        arrival_root=arrival_root,
+        workload_root=workload_root,
+    )
+
+
+def workload_hash(drawn: DrawnLengths, content_seed: int, form: RequestFormat) -> str:
+    """SHA-256 of what decides all bytes of all requests but the slot's: columns, content seed, format, content version.
+
+    Bodies are a pure function of these, so hashing them instead would add nothing but hours. `model`, `cache_salt` and
+    API extras are outside (method, section 4).
+    """
+    header = {"content_version": CONTENT_VERSION, "content_seed": content_seed, "format": asdict(form)}
+    digest = hashlib.sha256(orjson.dumps(header, option=orjson.OPT_SORT_KEYS))
+    for column in (drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group):
+        digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def metadata(plan: RunPlan) -> dict[str, Any]:
+    """What a run's manifest says of its plan, JSON-ready."""
+    return {
+        "schedule_sha256": plan.schedule.sha256,
+        "workload_sha256": plan.workload_sha256,
+        "requests": len(plan),
+        "rate": plan.rate,
+        "root_seed": plan.root_seed,
+        "arrival_root": plan.arrival_root,
+        "workload_root": plan.workload_root,
+        "content_seed": plan.content_seed,
+        "content_version": CONTENT_VERSION,
+        "window": asdict(plan.window),
+        "format": asdict(plan.format),
+        "numpy": np.__version__,
+    }

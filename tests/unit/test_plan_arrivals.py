@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadgen.plan.arrivals import Arrivals, from_offsets, parse_arrivals, schedule_count, schedule_horizon
+from loadgen.plan.seeds import stream
+from loadgen.plan.types import NS
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cv"),
+    [
+        ("poisson", "poisson", 1.0),
+        ("constant", "constant", 0.0),
+        ("gamma:0.25", "gamma", 2.0),
+        ("gamma:cv=2", "gamma", 2),
+    ],
+)
+def test_an_arrival_process_is_read(text: str, kind: str, cv: float) -> None:
+    arrivals = parse_arrivals(text)
+    assert arrivals.kind == kind
+    assert arrivals.cv == pytest.approx(cv)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "pareto", "gamma", "gamma:", "gamma:0", "gamma:cv=0", "gamma:-1", "gamma:1e", "gamma:e"]
+)
+def test_another_arrival_process_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"gamma|arrival process"):
+        parse_arrivals(text)
+
+
+def test_gamma_takes_shape_or_cv_and_not_both() -> None:
+    with pytest.raises(ValueError, match="either burstiness"):
+        Arrivals.gamma(shape=1, cv=1)
+    with pytest.raises(ValueError, match="either burstiness"):
+        Arrivals.gamma()
+
+
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        schedule_horizon(Arrivals(), rate, NS, stream(1, "arrivals"))
+
+
+def test_a_plan_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match="above 200,000,000"):
+        schedule_horizon(Arrivals(), 1e6, 10**15, stream(1, "arrivals"))
+    with pytest.raises(ValueError, match="out of range"):
+        schedule_horizon(Arrivals(), 1, -1, stream(1, "arrivals"))
+    with pytest.raises(ValueError, match="146 years"):
+        schedule_count(Arrivals(), 1e-9, warmup_ns=0, cohort=10_000, tail_ns=0, rng=stream(1, "arrivals"))
+    with pytest.raises(ValueError, match="no run"):
+        schedule_count(Arrivals(), 1, warmup_ns=0, cohort=0, tail_ns=0, rng=stream(1, "arrivals"))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no wider float here to compare with")
+@pytest.mark.parametrize("arrivals", [Arrivals(), Arrivals.gamma(shape=0.3), Arrivals(kind="constant")])
+@pytest.mark.parametrize("rate", [0.7, 1000.0])
+def test_rounding_does_not_accumulate(arrivals: Arrivals, rate: float) -> None:
+    count = 200_000
+    at_ns = schedule_horizon(arrivals, rate, round(count / rate * NS), stream(5, "arrivals")).at_ns
+    draws = arrivals.unit_gaps(stream(5, "arrivals"), at_ns.size)
+    exact_ns = np.cumsum(draws.astype(np.longdouble)) * (np.longdouble(NS) / np.longdouble(rate))
+    error_gaps = np.abs(at_ns.astype(np.longdouble) - exact_ns) * rate / NS
+    rounding = 0.51 * rate / NS
+    blocks = math.ceil(at_ns.size / 4096)
+    assert float(error_gaps.max()) <= rounding + blocks * 2.0**-29
+    assert float(error_gaps.max()) <= rounding + 1e-9  # in practice
+
+
+def test_recorded_instants_stay_as_they_are() -> None:
+    offsets = [0, 5, 5, 2**60]
+    assert from_offsets(offsets).at_ns.tolist() == offsets
+    with pytest.raises(ValueError, match="whole nanoseconds"):
+        from_offsets([0.5])
+    with pytest.raises(ValueError, match="sorted"):
+        from_offsets([2, 1])
+    assert len(from_offsets([])) == 0

@@ -6,9 +6,11 @@ run and all that the search and the report need of it, small enough for one line
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
+from math import inf
 from typing import Any, Literal, Self
 
 from analysis.slo import Slo
@@ -99,10 +101,10 @@ class RunVerdict:
 
     @property
     def blame(self) -> Blame | None:
-        """Who made the run INVALID; `None` for a valid run."""
+        """Who made the run INVALID; `None` for a valid run. `evidence`: it would pass, on too little to say so."""
         if self.status != "INVALID":
             return None
-        order: tuple[Blame, ...] = ("client", "workload", "target")
+        order: tuple[Blame, ...] = ("client", "workload", "target", "evidence")
         blocking = {f.blame for f in self.findings if f.severity == "block"}
         return next((blame for blame in order if blame in blocking), None)
 
@@ -112,8 +114,13 @@ class RunVerdict:
         return next((f.text for f in self.findings if f.severity == "block"), "")
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return asdict(self)
+        """A JSON-ready dict; JSON has no infinity, so a summary's +inf is the string "inf"."""
+        raw = asdict(self)
+        raw["summary"] = {
+            metric: {name: "inf" if value == inf else value for name, value in statistics.items()}
+            for metric, statistics in self.summary.items()
+        }
+        return raw
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
@@ -121,6 +128,14 @@ class RunVerdict:
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in raw.items() if key in known}
         kept["findings"] = tuple(Finding(**finding) for finding in kept.get("findings", ()))
+        kept["summary"] = {  # JSON has no infinity: a failure's latency was written as null
+            metric: {name: math.inf if value is None else value for name, value in found.items()}
+            for metric, found in kept.get("summary", {}).items()
+        }
+        kept["summary"] = {
+            metric: {name: float(value) for name, value in statistics.items()}
+            for metric, statistics in kept.get("summary", {}).items()
+        }
         return cls(**kept)
 
 

@@ -45,17 +45,23 @@ class ExperimentStore:
     @classmethod
     def create(cls, directory: Path, experiment: Mapping[str, Any]) -> Self:
         """Make a new experiment; refuse a directory that holds anything."""
+        cls.check_free(directory)
         with _explained(directory):
-            if directory.is_dir() and any(directory.iterdir()):
+            directory.mkdir(parents=True, exist_ok=True)
+            store = cls(directory, _locked(directory))
+            _write_json(directory / EXPERIMENT, experiment)
+            return store
+
+    @staticmethod
+    def check_free(directory: Path) -> None:
+        """Raise `ResultsError` unless a new experiment may be made there."""
+        with _explained(directory):
+            if directory.exists() and any(directory.iterdir()):
                 held = (
                     "another experiment" if (directory / EXPERIMENT).exists() else "files that are not an experiment's"
                 )
                 hint = f", or go on with it: --resume {directory}" if (directory / EXPERIMENT).exists() else ""
                 raise ResultsError(f"{directory} holds {held}: choose another --out{hint}")
-            directory.mkdir(parents=True, exist_ok=True)
-            store = cls(directory, _locked(directory))
-            _write_json(directory / EXPERIMENT, experiment)
-            return store
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -69,8 +75,13 @@ class ExperimentStore:
             if whole != len(ledger):
                 store._ledger.truncate(whole)
             known = {line["run"]["key"] for line in read_ledger(directory)}
-            for run in sorted(directory.glob("runs/*/*")):
-                if run.is_dir() and run.name not in known and ".interrupted-" not in run.name:
+            for journal in sorted(directory.glob("runs/*/**/journal.jsonl")):
+                run = journal.parent
+                if ".interrupted-" in run.name:
+                    continue
+                if run.relative_to(directory / "runs").as_posix().partition("/")[2] in known:
+                    journal.unlink()  # sealed, and killed before this last step
+                else:
                     _set_aside(run)
             return store
 

@@ -1,0 +1,142 @@
+"""The answer of a sweep as one JSON-ready dict: what capacity.json holds and tables and sentences are made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from analysis.intervals import mean_crossing, spread, window_to_agree
+from analysis.search import Outcome
+from analysis.verdict import RateVerdict, RunVerdict
+
+__all__ = ["LATENCIES", "PERCENTILES", "answer"]
+
+FORMAT: Final = 1
+LATENCIES: Final = ("client_queue_s", "ttft_s", "tpot_s", "e2e_s")
+PERCENTILES: Final = ("p50", "p95", "p99")
+
+Run = tuple[Mapping[str, Any], RunVerdict]  # the run request's dict, and its verdict
+
+
+def answer(
+    *,
+    conditions: Mapping[str, Any],
+    outcome: Outcome,
+    runs: Sequence[Run],
+    buckets: Callable[[float, str], list[dict[str, Any]]],
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Assemble the answer.
+
+    `conditions` is all that λ* is a property of (SLO, q, ε, window, R, workload, target); `runs` the whole ledger;
+    `buckets(rate, kind)` the latencies per (input, output) bucket of one rate's runs. Rates in requests/s, times in s.
+    """
+    return {
+        "format": FORMAT,
+        "outcome": outcome.name,
+        "reason": outcome.reason,
+        "capacity": outcome.capacity,
+        "bracket": [outcome.lower, outcome.upper],
+        "support": outcome.support,
+        "confirmation": {"passes": outcome.confirm_passes, "pass_share_lower_bound": outcome.proof},
+        "inversions": [list(pair) for pair in outcome.inversions],
+        "conditions": dict(conditions),
+        "rates": _rates(outcome.rates, "search", runs, buckets),
+        "confirmations": _rates(outcome.confirmations, "confirm", runs, buckets),
+        "beside": _beside(outcome, runs, conditions),
+        "findings": [_finding(finding) for finding in outcome.findings],
+        "notes": list(notes),
+        "runs": [_run(request, verdict) for request, verdict in runs],
+    }
+
+
+def _rates(
+    verdicts: Sequence[RateVerdict],
+    kind: str,
+    runs: Sequence[Run],
+    buckets: Callable[[float, str], list[dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    rows = []
+    for verdict in verdicts:
+        own = [run for request, run in runs if request["kind"] == kind and request["rate"] == verdict.rate]
+        valid = [run for run in own if run.status != "INVALID"]
+        rows.append(
+            {
+                "rate": verdict.rate,
+                "check": verdict.status,
+                "reason": verdict.reason,
+                "runs": verdict.runs,
+                "invalid_runs": len(own) - len(valid),
+                "realised_rate": _range([run.realised_rate for run in valid]),
+                "sent_rate": _range([run.sent_rate for run in valid]),
+                "attainment": _range([verdict.attain_min, verdict.attain_max]),
+                "floor": verdict.attain_min,
+                "floor_is_bound": any(r.attainment_is_bound and r.attainment == verdict.attain_min for r in valid),
+                "cohort": sum(run.cohort for run in valid),
+                "errors": sum(run.errors for run in valid),
+                "drift_ratio": verdict.drift_ratio,
+                "drift_p": verdict.drift_p,
+                "goodput": _range([run.goodput for run in valid]),
+                "token_goodput": _range([run.token_goodput for run in valid]),
+                "worst": {
+                    metric: {p: _worst(valid, metric, p) for p in (*PERCENTILES, *(f"{p}_all" for p in PERCENTILES))}
+                    for metric in (*LATENCIES, "send_lag_s")
+                },
+                "buckets": buckets(verdict.rate, kind),
+            }
+        )
+    return rows
+
+
+def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | None:
+    values = [run.summary[metric][percentile] for run in runs if percentile in run.summary.get(metric, {})]
+    return max(values, default=None)
+
+
+def _range(values: Sequence[float | None]) -> list[float] | None:
+    known = [value for value in values if value is not None]
+    return [min(known), max(known)] if known else None
+
+
+def _beside(outcome: Outcome, runs: Sequence[Run], conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands beside λ*, never as the verdict (method, section 1): of the search's runs, all in equal windows."""
+    search = [run for request, run in runs if request["kind"] == "search" and run.status != "INVALID"]
+    crossing = mean_crossing(search, Fraction(conditions["attain"]))
+    at = outcome.capacity if outcome.capacity is not None else outcome.lower
+    sd = spread(run.attainment for run in search if run.rate == at)
+    window_s = None
+    if crossing is not None and sd is not None:
+        window_s = window_to_agree(
+            window_s=conditions["window_s"],
+            sd=sd,
+            slope=crossing.slope,
+            width=conditions["width"],
+            runs=conditions["runs"],
+        )
+    return {
+        "mean_crossing_rate": crossing.rate if crossing else None,
+        "mean_crossing_is_bound": crossing is not None and crossing.is_bound,
+        "between_run_sd": sd,
+        "between_run_sd_at": at,
+        "window_to_agree_s": window_s if window_s is not None and math.isfinite(window_s) else None,
+    }
+
+
+def _finding(finding: Any) -> dict[str, Any]:
+    return {"check": finding.check, "blame": finding.blame, "severity": finding.severity, "text": finding.text}
+
+
+def _run(request: Mapping[str, Any], run: RunVerdict) -> dict[str, Any]:
+    return {
+        **{name: request[name] for name in ("key", "kind", "rate", "replicate", "block", "seed", "attempt")},
+        "status": run.status,
+        "attainment": run.attainment,
+        "attainment_is_bound": run.attainment_is_bound,
+        "cohort": run.cohort,
+        "misses": run.misses,
+        "errors": run.errors,
+        "outcomes": dict(run.outcomes),
+        "findings": [_finding(finding) for finding in run.findings if finding.severity != "info"],
+    }

@@ -1,0 +1,226 @@
+"""The tables and sentences of an answer (see analysis.report.capacity), as plain cells for anyone to lay out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.report.capacity import LATENCIES, PERCENTILES
+from analysis.units import format_duration
+
+__all__ = ["Table", "bucket_table", "latency_table", "run_sentences", "run_table", "sentences", "verdict_table"]
+
+Row = Mapping[str, Any]
+_NAMES = {"client_queue_s": "client queue", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells as text; all columns but those in `left` hold numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: frozenset[str] = frozenset({"check", "reason", "bucket", "run", "status", "metric"})
+
+
+def verdict_table(answer: Row) -> Table:
+    """One row a rate: offered against realised and sent rate, attainment over the runs, floor, check and its reason."""
+    return Table(
+        title="Rates (requests/s); attainment over the runs, the floor decides",
+        columns=("rate", "realised", "sent", "runs", "attainment", "floor", "errors", "check", "reason"),
+        rows=tuple(_verdict_row(row, confirmed) for row, confirmed in _all_rates(answer)),
+    )
+
+
+def _verdict_row(row: Row, confirmed: bool) -> tuple[str, ...]:
+    bound = "≤ " if row["floor_is_bound"] else ""
+    floor = "–" if row["floor"] is None else f"{bound}{row['floor']:.2%}"
+    runs = str(row["runs"]) + (f" (+{row['invalid_runs']} invalid)" if row["invalid_runs"] else "")
+    check = row["check"] + (" (confirmation)" if confirmed else "")
+    return (
+        _rate(row["rate"]),
+        _span(row["realised_rate"], _rate),
+        _span(row["sent_rate"], _rate),
+        runs,
+        _span(row["attainment"], lambda share: f"{share:.2%}"),
+        floor,
+        str(row["errors"]),
+        check,
+        "" if row["check"] == "PASS" else row["reason"],
+    )
+
+
+def latency_table(answer: Row) -> Table:
+    """One row a rate: p50 / p95 / p99 of each latency among ok requests, ms, the worst of the runs."""
+    return Table(
+        title="Latencies of ok requests, ms: p50 / p95 / p99, each the worst of the runs",
+        columns=("rate", *(_NAMES[metric] for metric in LATENCIES), "check"),
+        rows=tuple(
+            (_rate(row["rate"]), *(_percentiles(row["worst"][metric]) for metric in LATENCIES), _check(row, confirmed))
+            for row, confirmed in _all_rates(answer)
+        ),
+    )
+
+
+def bucket_table(answer: Row) -> Table:
+    """One row a rate and (input, output) bucket: how many, attainment, p95 of each latency, ms, all runs pooled."""
+    rows = []
+    for row, confirmed in _all_rates(answer):
+        for bucket in row["buckets"]:
+            cells = (
+                _ms(bucket[metric].get("p95")) if bucket.get(metric) else "–"
+                for metric in ("ttft_s", "tpot_s", "e2e_s")
+            )
+            attained = "–" if bucket["attainment"] is None else f"{bucket['attainment']:.2%}"
+            label = f"in {_tokens(bucket['input_tokens'])}, out {_tokens(bucket['output_tokens'])}"
+            rows.append((_rate(row["rate"]), label, str(bucket["n"]), attained, *cells, _check(row, confirmed)))
+    return Table(
+        title="By (input, output) bucket, tokens; p95 in ms, all runs of the rate pooled",
+        columns=("rate", "bucket", "n", "attainment", "TTFT p95", "TPOT p95", "E2E p95", "check"),
+        rows=tuple(rows),
+    )
+
+
+def run_table(run: Row) -> Table:
+    """A single run's latencies: one row a metric, over ok requests and over all (a failure is +∞)."""
+    rows = []
+    for metric in (*LATENCIES, "send_lag_s"):
+        found = run["summary"].get(metric, {})
+        name = _NAMES.get(metric, "send lag")
+        rows.append(
+            (
+                name,
+                *(_ms(found.get(p)) for p in (*PERCENTILES, "max")),
+                *(_ms(found.get(f"{p}_all")) for p in PERCENTILES),
+            )
+        )
+    return Table(
+        title="Latencies, ms",
+        columns=("metric", *PERCENTILES, "max", *(f"{p} all" for p in PERCENTILES)),
+        rows=tuple(rows),
+    )
+
+
+def run_sentences(run: Row) -> list[str]:
+    """A single run's verdict, rates, and what was found besides."""
+    bound = "≤ " if run["attainment_is_bound"] else ""
+    outcomes = ", ".join(f"{count} {name}" for name, count in run["outcomes"].items())
+    rates = (
+        f"offered {_rate(run['rate'])} requests/s (realised {_optional(run['realised_rate'])}, "
+        f"sent {_optional(run['sent_rate'])})"
+        if run["rate"]
+        else f"closed loop, no offered rate: {_optional(run['sent_rate'])} requests/s were sent; this is not a capacity"
+    )
+    head = (
+        f"{run['status']}: attainment {bound}{run['attainment']:.2%} of {run['cohort']} requests; {rates}; {outcomes}."
+    )
+    return [head, *(f"{f['severity']} ({f['blame']}): {f['text']}" for f in run["findings"])]
+
+
+def sentences(answer: Row) -> list[str]:
+    """What was found, what it proves, under which conditions, and what stands beside it."""
+    return [_headline(answer), *_proof(answer), _conditions(answer["conditions"]), *_beside(answer), *answer["notes"]]
+
+
+def _headline(answer: Row) -> str:
+    low, high = answer["bracket"]
+    capacity = answer["capacity"]
+    reason = f": {answer['reason']}" if answer["reason"] else ""
+    match answer["outcome"]:
+        case "FOUND":
+            return (
+                f"FOUND: capacity is {_rate(capacity)} requests/s, bracket {_rate(capacity)}..{_rate(high)}: "
+                f"{_rate(capacity)} keeps the SLO in every run, {_rate(high)} does not."
+            )
+        case "ABOVE_RANGE":
+            return f"ABOVE_RANGE: capacity is at least {_rate(capacity)} requests/s, the highest rate of the range."
+        case "BELOW_RANGE":
+            return f"BELOW_RANGE: capacity is below {_rate(high)} requests/s, the lowest rate of the range."
+        case "TABULATED":
+            if low is None:
+                return f"TABULATED: none of the rates passed; capacity is below {_rate(high)} requests/s."
+            above = "above it none was measured" if high is None else f"the smallest that failed is {_rate(high)}"
+            return f"TABULATED: {_rate(low)} requests/s is the largest tested rate that passed; {above}."
+        case name:
+            ends = "..".join("?" if end is None else _rate(end) for end in (low, high))
+            known = "" if low is None and high is None else f" The bracket so far is {ends}."
+            return f"{name}: no capacity is claimed{reason}.{known}"
+
+
+def _proof(answer: Row) -> list[str]:
+    passes, bound = answer["confirmation"]["passes"], answer["confirmation"]["pass_share_lower_bound"]
+    if not passes or bound is None:
+        return []
+    return [
+        f"{passes} of {passes} fresh confirmation runs passed: at 95 % confidence at least {bound:.0%} of such runs "
+        f"would pass. This is a conservative acceptance rule, not a confidence interval of the rate."
+    ]
+
+
+def _conditions(conditions: Row) -> str:
+    target = conditions["target"] + (" (SIMULATED, no real server)" if conditions["simulated"] else "")
+    return (
+        f"Valid for: {target}, model {conditions['model']}; {conditions['slo']} for {conditions['attain_text']} of "
+        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} runs of "
+        f"{format_duration(conditions['window_s'])} after {format_duration(conditions['warmup_s'])} warm-up; "
+        f"{conditions['workload']}; {conditions['arrivals']} arrivals."
+    )
+
+
+def _beside(answer: Row) -> list[str]:
+    beside = answer["beside"]
+    attain = answer["conditions"]["attain_text"]
+    parts = []
+    if (crossing := beside["mean_crossing_rate"]) is not None:
+        most = "at most " if beside["mean_crossing_is_bound"] else ""
+        parts.append(f"the mean attainment crosses {attain} at {most}{_rate(crossing)} requests/s")
+    if (sd := beside["between_run_sd"]) is not None:
+        at = _rate(beside["between_run_sd_at"])
+        parts.append(f"attainment varies between runs by {sd * 100:.2f} points (sd) at {at}")
+    if (window := beside["window_to_agree_s"]) is not None:
+        parts.append(f"floor and mean would agree within the grid width at windows of {format_duration(window)}")
+    found = [f"Beside it, not the verdict: {'; '.join(parts)}."] if parts else []
+    return found + [f"Note: {finding['text']}" for finding in answer["findings"]]
+
+
+def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
+    rows = [(row, False) for row in answer["rates"]] + [(row, True) for row in answer["confirmations"]]
+    return sorted(rows, key=lambda pair: (pair[0]["rate"], pair[1]))
+
+
+def _check(row: Row, confirmed: bool) -> str:
+    return row["check"] + (" (confirmation)" if confirmed else "")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
+
+
+def _optional(rate: float | None) -> str:
+    return "?" if rate is None else _rate(rate)
+
+
+def _span(span: Sequence[float] | None, form: Callable[[float], str]) -> str:
+    if span is None:
+        return "–"
+    low, high = form(span[0]), form(span[1])
+    return low if low == high else f"{low}–{high}"
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None or seconds != seconds:
+        return "–"
+    if seconds == float("inf"):
+        return "∞"
+    return f"{seconds * 1e3:.1f}" if seconds < 10 else f"{seconds * 1e3:.0f}"
+
+
+def _percentiles(found: Row) -> str:
+    return " / ".join(_ms(found[p]) for p in PERCENTILES)
+
+
+def _tokens(edges: Sequence[float]) -> str:
+    low, high = (round(edge) for edge in edges)
+    return str(low) if low == high else f"{low}–{high}"

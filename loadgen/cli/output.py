@@ -1,0 +1,71 @@
+"""How results reach a person or a pipe: tables laid out for the terminal's width, sentences, JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from analysis.report.tables import (
+    Table,
+    bucket_table,
+    latency_table,
+    run_sentences,
+    run_table,
+    sentences,
+    verdict_table,
+)
+from analysis.text import printable
+
+__all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
+
+_PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
+
+
+def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
+    """The tables and sentences of a sweep on stdout."""
+    print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
+    print_lines(*sentences(answer))
+
+
+def print_run(line: Mapping[str, Any]) -> None:
+    """One run's latencies and verdict on stdout, from its ledger line."""
+    verdict = line["verdict"]
+    print_tables(run_table(verdict))
+    print_lines(*run_sentences(verdict))
+
+
+def print_tables(*tables: Table) -> None:
+    """Tables on stdout, folded to the terminal's width."""
+    console = _console()
+    for table in tables:
+        laid_out = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        for column in table.columns:
+            laid_out.add_column(Text(column), justify="left" if column in table.left else "right", overflow="fold")
+        for row in table.rows:
+            laid_out.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(laid_out)
+
+
+def print_lines(*lines: str) -> None:
+    """Sentences on stdout, each folded between words."""
+    console = _console()
+    for line in lines:
+        console.print(Text(printable(line)))
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)

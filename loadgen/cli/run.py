@@ -1,0 +1,77 @@
+"""`loadgen run`: one run at one rate, or the fixed-concurrency baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from analysis.search import RateList, RunRequest
+from analysis.verdict import RunVerdict
+from loadgen.cli import app
+from loadgen.cli.options import EXPERIMENT, takes
+from loadgen.cli.output import print_json, print_run
+from loadgen.cli.sweep import default_name
+from loadgen.cli.work import work
+from loadgen.errors import ScenarioError
+from loadgen.experiment import Setup, opened_runner, prepare
+from loadgen.progress import Progress, open_progress
+from loadgen.record.store import read_ledger
+from loadgen.scenario import load_scenario
+
+EXAMPLE = """
+Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo 'ttft<=800ms'
+
+Baseline: loadgen run --closed 16 --window 2m
+"""
+
+
+@app.command("run", epilog=EXAMPLE)
+@takes(*EXPERIMENT)
+def run_command(
+    overrides: dict[str, Any],
+    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results directory (default results/run-DATE-TIME).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Offer one rate once (or N requests at a time) and judge it."""
+    chosen = load_scenario(scenario, overrides | {"runs": 1, "confirm": 0})
+    if chosen.closed is not None and "rate" in overrides:
+        raise ScenarioError("--closed and --rate exclude each other: a closed loop sends as fast as it is answered")
+    if chosen.closed is not None:
+        chosen = chosen.model_copy(update={"rate": "1"})
+    setup = prepare(chosen)
+    if not isinstance(setup.spec.rates, RateList) or len(setup.spec.grid) != 1:
+        raise ScenarioError(
+            f"--rate {chosen.rate}: run offers one rate, such as --rate 6; sweep takes ranges and lists"
+        )
+    directory = out or Path("results") / default_name("run", chosen.name)
+    with open_progress(quiet=quiet) as progress:
+        progress.note(f"results: {directory}")
+        verdict = work(lambda stop: _one(setup, directory, progress, stop))
+    (line,) = read_ledger(directory)
+    print_json(line) if as_json else print_run(line)
+    raise typer.Exit(
+        {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if chosen.slo else 4 * (verdict.status == "INVALID")
+    )
+
+
+async def _one(setup: Setup, directory: Path, progress: Progress, stop: anyio.Event) -> RunVerdict:
+    async with opened_runner(setup, directory, kind="run", resume=False, progress=progress, stop=stop) as runner:
+        (seed,), rate = setup.seeds.roots, setup.spec.grid[0]
+        closed = setup.scenario.closed
+        name = f"rate={rate:.3f}" if closed is None else f"closed={closed}"
+        request = RunRequest(
+            kind="search",
+            rate=rate,
+            rate_index=0,
+            replicate=0,
+            block=-1,
+            seed=seed,
+            attempt=0,
+            key=f"{name}-seed={seed}",
+        )
+        return (await runner.execute(request)).verdict

@@ -1,0 +1,52 @@
+"""`loadgen show`: print an experiment's answer again, finished or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.search import Search
+from loadgen.cli import app
+from loadgen.cli.output import print_answer, print_json, print_run
+from loadgen.errors import ResultsError
+from loadgen.experiment import prepare
+from loadgen.record.store import read_json, read_ledger
+from loadgen.results import assemble, told
+from loadgen.run import criteria_of
+from loadgen.scenario import Scenario
+
+EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
+
+
+@app.command("show", epilog=EXAMPLE)
+def show_command(
+    directory: Annotated[Path, typer.Argument(help="A results directory.", show_default=False)],
+    buckets: Annotated[bool, typer.Option("--buckets", help="Also print it by (input, output) length.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Print the result of an experiment again."""
+    if not (directory / "experiment.json").exists():
+        raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
+    experiment = read_json(directory / "experiment.json")
+    if experiment.get("kind") == "run":
+        for line in read_ledger(directory):
+            print_json(line) if as_json else print_run(line)
+        return
+    answer = _stored(directory) or _so_far(directory, experiment)
+    print_json(answer) if as_json else print_answer(answer, buckets=buckets)
+
+
+def _stored(directory: Path) -> dict[str, Any] | None:
+    path = directory / "capacity.json"
+    return read_json(path) if path.exists() else None
+
+
+def _so_far(directory: Path, experiment: dict[str, Any]) -> dict[str, Any]:
+    """The answer that the ledger of an unfinished experiment adds up to."""
+    setup = prepare(Scenario.restore(experiment["scenario"]))
+    criteria = criteria_of(setup.scenario, setup.workload)
+    search = Search.replay(setup.spec, setup.seeds, criteria, told(directory))
+    outcome = search.stop("ABORTED", f"unfinished; go on with: loadgen sweep --resume {directory}")
+    return assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)

@@ -1,0 +1,66 @@
+"""`loadgen sweep`: the largest rate at which every replicate keeps the SLO."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.search import exit_code
+from loadgen.cli import app
+from loadgen.cli.options import SEARCH, takes
+from loadgen.cli.output import print_answer, print_json, print_lines
+from loadgen.cli.work import work
+from loadgen.errors import ScenarioError
+from loadgen.experiment import prepare, resumed_scenario, sweep
+from loadgen.forecast import forecast
+from loadgen.progress import open_progress
+from loadgen.scenario import load_scenario
+
+EXAMPLE = """
+Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo 'ttft<=800ms' --slo 'tpot<=50ms'
+
+Without a server: loadgen sweep --scenario demo
+"""
+
+
+@app.command("sweep", epilog=EXAMPLE)
+@takes(*SEARCH)
+def sweep_command(
+    overrides: dict[str, Any],
+    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one (demo).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results directory (default results/sweep-DATE-TIME).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the experiment in this directory.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and stop.")] = False,
+    buckets: Annotated[bool, typer.Option("--buckets", help="Also print it by (input, output) length.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Find the largest arrival rate at which every replicate keeps the joint SLO."""
+    if resume is not None and (scenario is not None or out is not None):
+        raise ScenarioError("--resume goes on in its own directory with its own scenario: drop --scenario and --out")
+    chosen = load_scenario(scenario, overrides) if resume is None else resumed_scenario(resume, overrides)
+    if chosen.closed is not None:
+        raise ScenarioError("--closed has no arrival rate to search: use loadgen run --closed N")
+    setup = prepare(chosen)
+    plan = forecast(setup)
+    if dry_run:
+        print_json(plan.to_dict()) if as_json else print_lines(*plan.lines())
+        return
+    directory = resume or out or Path("results") / default_name("sweep", chosen.name)
+    with open_progress(quiet=quiet) as progress:
+        for line in plan.lines():
+            progress.note(line)
+        progress.note(f"results: {directory}")
+        outcome, answer = work(
+            lambda stop: sweep(setup, directory, resume=resume is not None, progress=progress, stop=stop)
+        )
+    print_json(answer) if as_json else print_answer(answer, buckets=buckets)
+    raise typer.Exit(exit_code(outcome, chosen.require))
+
+
+def default_name(kind: str, name: str | None) -> str:
+    """A directory name that says what and when."""
+    return f"{name or kind}-{datetime.datetime.now():%Y%m%d-%H%M%S}"

@@ -1,0 +1,163 @@
+"""A whole experiment from scenario to answer: opened or resumed, carried out, and closed in every way it can end."""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from analysis.search import Outcome, Search, SearchSpec, SeedBook
+from loadgen.errors import ResultsError, ScenarioError
+from loadgen.offering import open_offering
+from loadgen.progress import Progress
+from loadgen.record.manifest import machine, versions
+from loadgen.record.store import ExperimentStore, read_json, read_ledger
+from loadgen.results import assemble, told
+from loadgen.run import Offering, Runner, criteria_of, warm_target, warmup_note
+from loadgen.scenario import Scenario, differences
+from loadgen.sweep import Budget, carry_out
+from loadgen.workload import Workload, search_spec, seed_book
+
+__all__ = ["Setup", "opened_runner", "prepare", "resumed_scenario", "sweep"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A scenario with everything that was read and derived from it, before anything is sent."""
+
+    scenario: Scenario
+    workload: Workload
+    spec: SearchSpec
+    seeds: SeedBook
+
+    def search(self) -> Search:
+        """A fresh search of this experiment."""
+        return Search(self.spec, self.seeds, criteria_of(self.scenario, self.workload))
+
+
+def prepare(scenario: Scenario) -> Setup:
+    """Read and check all that a scenario names. Raises `ScenarioError`."""
+    spec = search_spec(scenario)
+    return Setup(scenario=scenario, workload=Workload.of(scenario), spec=spec, seeds=seed_book(scenario, spec))
+
+
+def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
+    """The scenario of a stored experiment under new options.
+
+    Raises `ScenarioError` naming every option that would change what was measured so far.
+    """
+    experiment = read_json(directory / "experiment.json")
+    try:
+        stored = Scenario.restore(experiment["scenario"])
+        recorded = experiment["scenario_sha256"]
+    except KeyError as error:
+        raise ResultsError(f"{directory}/experiment.json has no {error}: not an experiment of this version") from None
+    now = Scenario.restore({**experiment["scenario"], **overrides})
+    if now.sha256 != stored.sha256:
+        raise ScenarioError(
+            f"--resume {directory}: not the same experiment ({'; '.join(differences(stored, now))}); "
+            f"drop these options to go on, or choose another --out"
+        )
+    if recorded != stored.sha256:
+        raise ScenarioError(f"--resume {directory}: its scenario was changed by hand since it was started")
+    return now
+
+
+@asynccontextmanager
+async def opened_runner(
+    setup: Setup, directory: Path, *, kind: str, resume: bool, progress: Progress, stop: anyio.Event
+) -> AsyncIterator[Runner]:
+    """The target opened and warmed, and the experiment's directory owned, as a runner.
+
+    Raises `TargetError`, `ResultsError` and `Aborted` before anything is on the disk.
+    """
+    if not resume:
+        ExperimentStore.check_free(directory)
+    async with open_offering(setup.scenario, progress.note) as offering:
+        experiment_id = read_json(directory / "experiment.json")["id"] if resume else secrets.token_hex(8)
+        progress.note(f"{offering.label}: ready, model {offering.model}")
+        # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
+        part = f"{experiment_id}/{secrets.token_hex(4)}" if resume else experiment_id
+        warmup_s = await warm_target(
+            setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop
+        )
+        if resume:
+            store = ExperimentStore.open(directory)
+            warmup_s = read_json(directory / "experiment.json")["warmup_s"]
+        else:
+            store = ExperimentStore.create(
+                directory, await _manifest(setup, offering, kind=kind, experiment_id=experiment_id, warmup_s=warmup_s)
+            )
+        if note := warmup_note(setup.scenario, warmup_s):
+            progress.note(note)
+        try:
+            yield Runner(
+                scenario=setup.scenario,
+                workload=setup.workload,
+                offering=offering,
+                store=store,
+                progress=progress,
+                stop=stop,
+                experiment=part,
+                warmup_s=warmup_s,
+            )
+        finally:
+            store.close()
+
+
+async def sweep(
+    setup: Setup, directory: Path, *, resume: bool, progress: Progress, stop: anyio.Event
+) -> tuple[Outcome, dict[str, Any]]:
+    """Search or tabulate; the outcome, and the answer as written to capacity.json.
+
+    The answer is written however it ends: also when the target dies or the user stops it, which raise after that.
+    """
+    search = setup.search()
+    ledger: list[dict[str, Any]] = []
+    if resume:
+        search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
+        ledger = read_ledger(directory)
+        progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")
+    async with opened_runner(setup, directory, kind="sweep", resume=resume, progress=progress, stop=stop) as runner:
+        runner.early_fail = not setup.spec.tabulate
+        try:
+            outcome = await carry_out(search, runner, Budget.of(setup.scenario, ledger))
+        except BaseException as error:
+            ended = search.stop("ABORTED", str(error) or type(error).__name__)
+            runner.store.answer(assemble(directory, setup.scenario, setup.workload, setup.spec, ended))
+            raise
+        answer = assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)
+        runner.store.answer(answer)
+        return outcome, answer
+
+
+async def _manifest(
+    setup: Setup, offering: Offering, *, kind: str, experiment_id: str, warmup_s: float
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "id": experiment_id,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "scenario": setup.scenario.stored(),
+        "scenario_sha256": setup.scenario.sha256,
+        "seeds": asdict(setup.seeds),
+        "warmup_s": warmup_s,
+        "versions": versions(),
+        "machine": machine(),
+        "target": {
+            "label": offering.label,
+            "simulated": offering.simulated,
+            "model": offering.model,
+            "identity": dict(await offering.identity()),
+        },
+        "notes": list(offering.notes),
+    }

@@ -1,0 +1,81 @@
+"""What a sweep will cost before it starts, in runs, hours, requests and tokens (method, section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from analysis.search import Bill, CostModel, Expectation, RateList, expect
+from analysis.units import format_duration
+from loadgen import defaults
+from loadgen.experiment import Setup
+from loadgen.plan.seeds import stream
+
+__all__ = ["Forecast", "forecast"]
+
+_BETWEEN_S = 1.0  # idle wait, identity and sealing between two runs
+_SAMPLE = 2000  # requests whose lengths are drawn for the mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Expected and worst-case cost, and the rates that may be offered."""
+
+    expectation: Expectation
+    tabulate: bool
+    rates: tuple[float, ...]
+    settings: str
+
+    def lines(self) -> list[str]:
+        """For people."""
+        low, high = self.rates[0], self.rates[-1]
+        what = (
+            f"measures {len(self.rates)} rates, {low:.4g}..{high:.4g} requests/s"
+            if self.tabulate
+            else f"searches {low:.4g}..{high:.4g} requests/s on a grid of {len(self.rates)} rates"
+        )
+        lines = [f"plan: {what}; {self.settings}"]
+        if not self.tabulate:
+            lines.append(
+                f"expected: {_bill(self.expectation.expected)} (mean of {self.expectation.searches} simulated searches)"
+            )
+        lines.append(
+            f"worst case: {_bill(self.expectation.worst)}; peak rate {self.expectation.peak_rate:.4g} requests/s"
+        )
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return {"rates": list(self.rates), "settings": self.settings, **asdict(self.expectation)}
+
+
+def forecast(setup: Setup) -> Forecast:
+    """Play the search of this very experiment against the documented prior."""
+    scenario, spec, workload = setup.scenario, setup.spec, setup.workload
+    drawn = workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
+    cost = CostModel(
+        warmup_s=scenario.warmup,
+        window_s=scenario.window,
+        confirm_window_s=scenario.window * defaults.CONFIRM_WINDOW_FACTOR,
+        between_s=_BETWEEN_S,
+        tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
+    )
+    confirm = f", {spec.confirm} confirmation runs in windows of twice that" if spec.confirm else ""
+    return Forecast(
+        expectation=expect(spec, cost, paired=scenario.seeding == "paired"),
+        tabulate=isinstance(spec.rates, RateList),
+        rates=spec.grid,
+        settings=(
+            f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
+            f"{spec.runs} runs a rate, windows of {format_duration(scenario.window)} after "
+            f"{format_duration(scenario.warmup)} warm-up{confirm}; time-out {format_duration(workload.timeout_s)}"
+            + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
+        ),
+    )
+
+
+def _bill(bill: Bill) -> str:
+    return (
+        f"{bill.runs:.0f} runs, {format_duration(bill.hours * 3600)}, {bill.requests:,.0f} requests, "
+        f"{bill.tokens:,.0f} tokens"
+    )

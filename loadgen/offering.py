@@ -1,0 +1,124 @@
+"""What plans are offered to: a live target over HTTP, asked through `loadgen.target`, loaded by `loadgen.send`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from loadgen.errors import TargetUnfit
+from loadgen.plan.bodies import Bodies, BodyRing
+from loadgen.plan.types import RunPlan
+from loadgen.run import Offering
+from loadgen.scenario import Scenario
+from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.send.clock import LoopClock
+from loadgen.send.session import send_run
+from loadgen.target.http import load_api_key
+from loadgen.target.identity import changed
+from loadgen.target.target import Target, open_target
+from loadgen.workload import request_format
+
+__all__ = ["LiveOffering", "open_offering"]
+
+
+@asynccontextmanager
+async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> AsyncIterator[Offering]:
+    """Open the scenario's target; it is closed (and an emulator stopped) when the context ends.
+
+    Raises `UsageError`, `TargetUnreachable` or `TargetUnfit` with one line, before any load.
+    """
+    async with open_target(
+        scenario.target,
+        model=scenario.model,
+        api_key=load_api_key(env=scenario.api_key_env, file=scenario.api_key_file),
+        ca_file=scenario.ca_file,
+        cert_file=scenario.cert_file,
+        key_file=scenario.key_file,
+        insecure=scenario.insecure,
+        ready_timeout_s=scenario.ready_timeout,
+        progress=note,
+    ) as target:
+        yield await LiveOffering.of(target, scenario, note)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveOffering:
+    """A live target under one cache policy."""
+
+    target: Target
+    scenario: Scenario
+    salted: bool  # the server takes a cache_salt
+    content_unpaired: bool  # that it works could not be proved: content differs between rates instead
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def of(cls, target: Target, scenario: Scenario, note: Callable[[str], None]) -> LiveOffering:
+        """Find out what keeps runs cold on this target."""
+        offering = cls(target=target, scenario=scenario, salted=False, content_unpaired=False)
+        if scenario.insecure:
+            offering.notes.append("the server's certificate was not verified (--insecure)")
+        if scenario.cache == "keep":
+            offering.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
+        elif scenario.cache == "salt":
+            support = await target.accepts_salt(request_format(scenario))
+            offering.salted, offering.content_unpaired = support.accepted, not support.proved
+            if not support.proved:
+                offering.notes.append(f"content unpaired across rates: {support.text}")
+        for line in offering.notes:
+            note(line)
+        return offering
+
+    @property
+    def label(self) -> str:
+        """See `Offering`."""
+        return self.target.label
+
+    @property
+    def simulated(self) -> bool:
+        """See `Offering`."""
+        return self.target.simulated
+
+    @property
+    def model(self) -> str:
+        """See `Offering`."""
+        return self.target.model
+
+    async def settle(self) -> None:
+        """Wait until nothing runs or waits, then make the cache cold where the policy is to reset it."""
+        idle = await self.target.wait_idle()
+        if idle.idle is False:
+            raise TargetUnfit(f"{self.label}: {idle.text}; stop other clients of this server before it is measured")
+        if idle.idle is None and idle.text not in self.notes:
+            self.notes.append(idle.text)
+        await self.target.reset(self.scenario.cache)
+
+    async def identity(self) -> Mapping[str, str]:
+        """See `Offering`."""
+        return await self.target.identity()
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+        """See `Offering`."""
+        return changed(before, after)
+
+    async def offer(
+        self,
+        plan: RunPlan,
+        options: SendOptions,
+        *,
+        salt: str,
+        sink: RecordSink | None,
+        progress: ProgressHook,
+        stop: anyio.Event,
+    ) -> RunOutput:
+        """Send the plan over HTTP."""
+        extras = {**self.scenario.extra, **({"cache_salt": salt} if self.salted else {})}
+        endpoint = self.target.endpoint(plan.format, extras)
+        bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
+        clock = LoopClock()
+        try:
+            return await send_run(plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop)
+        finally:
+            clock.close()

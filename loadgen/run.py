@@ -1,0 +1,289 @@
+"""One run, from its request to its line in the ledger: plan, offer, judge, seal. Every command is made of these."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+import anyio
+import numpy as np
+
+from analysis.cohort import nearest_rank
+from analysis.judge import judge_run, misses_allowed
+from analysis.records import derive, outcome_is
+from analysis.search import RunRequest
+from analysis.units import format_duration, parse_share
+from analysis.verdict import Criteria, RunVerdict
+from loadgen import defaults
+from loadgen.errors import Aborted, TargetUnfit, TargetUnreachable
+from loadgen.plan.plan import metadata
+from loadgen.plan.seeds import derive as derive_seeds
+from loadgen.plan.seeds import salt
+from loadgen.plan.types import RunPlan
+from loadgen.progress import Progress, RunLabel
+from loadgen.record.store import ExperimentStore
+from loadgen.scenario import Scenario
+from loadgen.send.api import LiveCounts, ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.workload import Workload
+
+__all__ = ["Done", "Offering", "Runner", "criteria_of", "options_of", "warm_target", "warmup_note"]
+
+
+class Offering(Protocol):
+    """What a plan can be offered to: a live target, or a simulated one in virtual time."""
+
+    @property
+    def label(self) -> str:
+        """The target as a user knows it."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no real server is behind it."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model requests ask for."""
+        ...
+
+    @property
+    def content_unpaired(self) -> bool:
+        """Whether content must differ between rates, since the cache cannot be proved cold."""
+        ...
+
+    @property
+    def notes(self) -> list[str]:
+        """What every output has to say about this target."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until the target is idle and its state is as the policy wants it. Raises `TargetError`."""
+        ...
+
+    async def identity(self) -> Mapping[str, str]:
+        """What the target says of itself. Raises `TargetUnreachable` when it is gone."""
+        ...
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+        """What differs between two identities, in words; empty if nothing does."""
+        ...
+
+    async def offer(
+        self,
+        plan: RunPlan,
+        options: SendOptions,
+        *,
+        salt: str,
+        sink: RecordSink | None,
+        progress: ProgressHook,
+        stop: anyio.Event,
+    ) -> RunOutput:
+        """Offer the plan and return what was recorded. `stop` ends it at once."""
+        ...
+
+
+def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
+    """The promise a run is held against."""
+    return Criteria(
+        slo=scenario.objective,
+        attain=parse_share(scenario.attain),
+        max_error_rate=parse_share(scenario.max_error_rate),
+        min_requests=scenario.min_requests,
+        replicates=scenario.runs,
+        timeout_s=workload.timeout_s,
+        output_tokens_max=workload.lengths.output_max,
+    )
+
+
+def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
+    """How the load is offered, without an early end."""
+    return SendOptions(
+        transport=scenario.transport,
+        timeout_s=workload.timeout_s,
+        max_concurrency=scenario.max_concurrency,
+        closed=scenario.closed,
+        slo=scenario.objective,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A sealed run: its verdict, and what it took."""
+
+    verdict: RunVerdict
+    seconds: float
+    requests: int
+    tokens: int  # planned input and output tokens of the requests sent
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Carries out the runs of one experiment against one offering."""
+
+    scenario: Scenario
+    workload: Workload
+    offering: Offering
+    store: ExperimentStore
+    progress: Progress
+    stop: anyio.Event
+    experiment: str  # part of every cache salt
+    warmup_s: float
+    variant: str = "main"
+    early_fail: bool = False
+    _identity: dict[str, str] = field(default_factory=dict)
+
+    async def execute(self, request: RunRequest) -> Done:
+        """Do the run and seal it; its verdict is in the ledger when this returns.
+
+        Raises `TargetError` when the target is gone before the run could begin, `ResultsError` when the disk refuses,
+        and `Aborted` when the user stopped it (what was measured stays in the run's journal).
+        """
+        plan = self.plan(request)
+        criteria = criteria_of(self.scenario, self.workload)
+        label = self._label(request, plan)
+        await self.offering.settle()
+        before = dict(await self.offering.identity())
+        moved = self.offering.changed(self._identity, before) if self._identity else ""
+        run = self.store.begin(request.key, self.variant)
+        started = datetime.datetime.now(datetime.UTC)
+        began = time.monotonic()
+        self.progress.start(label)
+        with ExitStack() as stack:
+            journal = stack.enter_context(run.journal())
+
+            def tick(counts: LiveCounts) -> None:
+                run.check(journal)
+                self.progress.tick(counts)
+
+            output = await self.offering.offer(
+                plan,
+                self._options(request, plan, criteria),
+                salt=self._salt(request),
+                sink=journal,
+                progress=tick,
+                stop=self.stop,
+            )
+        if self.stop.is_set():
+            raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
+        output.facts = await self._with_target_facts(output, before, moved)
+        verdict = judge_run(output.requests, output.facts, criteria)
+        sent = len(output.requests)
+        done = Done(
+            verdict=verdict,
+            seconds=round(time.monotonic() - began, 3),
+            requests=sent,
+            tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),
+        )
+        line = {
+            "run": request.to_dict(),
+            "verdict": verdict.to_dict(),
+            "variant": self.variant,
+            "started": started.isoformat(timespec="seconds"),
+            **{name: getattr(done, name) for name in ("seconds", "requests", "tokens")},
+        }
+        run.seal(
+            derive(output.requests),
+            output.events,
+            {**line, "plan": metadata(plan), "facts": asdict(output.facts), "identity": before},
+        )
+        self.store.record({**line, "schedule_sha256": plan.schedule.sha256, "workload_sha256": plan.workload_sha256})
+        run.forget_journal()
+        self.progress.verdict(label, verdict)
+        return done
+
+    def plan(self, request: RunRequest) -> RunPlan:
+        """The plan of a run; a confirmation's window is twice as long."""
+        factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
+        key = (request.rate, request.attempt) if self.offering.content_unpaired else None
+        window = self.workload.window(self.warmup_s, factor)
+        return self.workload.plan(request.rate, request.seed, window, content_key=key)
+
+    def _options(self, request: RunRequest, plan: RunPlan, criteria: Criteria) -> SendOptions:
+        options = options_of(self.scenario, self.workload)
+        if not self.early_fail or request.kind == "sentinel":
+            return options
+        at_ns = plan.schedule.at_ns
+        cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
+        return replace(
+            options,
+            early_fail_misses=misses_allowed(cohort, criteria.attain),
+            early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
+        )
+
+    def _salt(self, request: RunRequest) -> str:
+        variant = "/".join((self.variant, request.kind, str(request.block)))
+        return salt(self.experiment, variant, request.rate, request.replicate, request.attempt)
+
+    def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
+        what = {
+            "sentinel": "sentinel",
+            "search": f"replicate {request.replicate + 1} of {self.scenario.runs}",
+            "confirm": f"confirmation {request.replicate + 1} of {self.scenario.confirmations}",
+        }[request.kind]
+        again = f", attempt {request.attempt + 1}" if request.attempt else ""
+        return RunLabel(title=f"{request.rate:.4g} req/s, {what}{again}", horizon_ns=plan.window.end_ns)
+
+    async def _with_target_facts(self, output: RunOutput, before: Mapping[str, str], moved: str) -> Any:
+        """The run's facts with what became of the target: gone is its failure, changed makes the run INVALID."""
+        lost = bool(outcome_is(output.requests, "connection_lost", "connect_error", "stream_error").any())
+        try:
+            after = dict(await self.offering.identity())
+        except TargetUnreachable:
+            return replace(output.facts, target_died=True)
+        self._identity = after
+        during = self.offering.changed(before, after)
+        if during and lost:
+            return replace(output.facts, target_died=True)
+        return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
+
+
+async def warm_target(
+    scenario: Scenario,
+    workload: Workload,
+    offering: Offering,
+    *,
+    lowest_rate: float,
+    experiment: str,
+    stop: anyio.Event,
+) -> float:
+    """Send the first requests, which are no evidence; the warm-up of every run of the experiment, seconds.
+
+    32 requests at the lowest rate, or what it brings in a minute. The warm-up is the asked one or 3 × p95 E2E seen here
+    (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
+    `Aborted`.
+    """
+    cohort = max(1, min(defaults.WARMUP_REQUESTS, int(lowest_rate * defaults.WARMUP_MAX_S)))
+    seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
+    plan = workload.plan(lowest_rate, seed, workload.window(0.0), cohort=cohort)
+    await offering.settle()
+    output = await offering.offer(
+        plan,
+        replace(options_of(scenario, workload), closed=None),
+        salt=salt(experiment, "warm-up", lowest_rate, 0, 0),
+        sink=None,
+        progress=lambda _: None,
+        stop=stop,
+    )
+    if stop.is_set():
+        raise Aborted("stopped by the user while the target was warmed")
+    due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
+    good = outcome_is(due, "ok")
+    if not good.any():
+        first = due[~good].iloc[0]
+        status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
+        said = f": {first['error']}" if first["error"] else ""
+        raise TargetUnfit(f"{offering.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
+    e2e_s = derive(due)["e2e_s"].to_numpy(dtype=float)[good]
+    return max(scenario.warmup, 3 * nearest_rank(np.sort(e2e_s), 0.95))
+
+
+def warmup_note(scenario: Scenario, warmup_s: float) -> str:
+    """A line for the user where the warm-up is not the one asked for; else an empty string."""
+    if warmup_s <= scenario.warmup:
+        return ""
+    return f"warm-up is {format_duration(warmup_s)}: 3 × the p95 E2E seen while warming the target"

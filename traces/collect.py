@@ -1,0 +1,355 @@
+"""Decoded rows become a trace: policies for unusable rows, counts of everything, order, sessions.
+
+Theory of operation. `Collector.add` takes the batches of one file in order, decodes them, and gives every row one
+reason or none. Rows without a reason are kept as compact column chunks. With `clip`, rows whose only faults are token
+counts (none, zero, negative, too large) are kept with the nearest usable count. `finish` joins the chunks, sorts them
+stably by instant, subtracts the minimum, and turns ids into row numbers. With `error`, the file is still read to its
+end, so that the one message can say how many rows are concerned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traces.decode import REASONS, InstantDecoder, Reasons, code, decode_hashes, decode_tokens
+from traces.errors import TraceError, printable
+from traces.formats.batch import Batch
+from traces.formats.detect import Found
+from traces.report import ReadReport
+from traces.trace import MAX_TOKENS, NS, OUTCOMES, BlockHashes, Int32s, Int64s, Trace, canonical_codes
+
+__all__ = ["Collector", "OnInvalid"]
+
+OnInvalid = Literal["error", "drop", "clip"]
+
+# rows left out under every policy: the source itself says that they are no request that could be sent
+_EXPECTED: Final = {"failed", "not_a_request"}
+_FATAL: Final = {"mixed_zone"}
+_NAMES: Final = list(REASONS)
+_FIXABLE: Final = np.array(
+    [name.split("_")[0] in ("missing", "zero", "negative", "huge") and not name.endswith("time") for name in _NAMES]
+)
+_SUSPECT_STEP_NS: Final = 1800 * NS
+
+
+@dataclass(slots=True)
+class _Codes:
+    """Ids of any kind as numbers, the same one for the same id throughout a file."""
+
+    known: dict[str, int] = field(default_factory=dict)
+
+    def of(self, values: pa.Array | pa.ChunkedArray) -> Int32s:
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
+        none = (None, "", "-", "-1")
+        numbers = [
+            -1 if v in none else self.known.setdefault(v, len(self.known)) for v in encoded.dictionary.to_pylist()
+        ]
+        table = np.array([*numbers, -1], dtype=np.int32)
+        coded: Int32s = table[np.asarray(pc.fill_null(encoded.indices, len(numbers)))]
+        return coded
+
+
+@dataclass(slots=True, kw_only=True)
+class Collector:
+    """The state of one read. `max_tokens` bounds input + output of a row, None: no bound."""
+
+    path: str
+    found: Found
+    on_invalid: OnInvalid
+    max_tokens: int | None = None
+    decoder: InstantDecoder = field(init=False)
+    rows: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
+    first_fault: tuple[int, str, str] | None = None
+    ids: _Codes = field(default_factory=_Codes)
+    sessions: _Codes = field(default_factory=_Codes)
+    parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.decoder = InstantDecoder(clock=self.found.clock)
+
+    def add(self, batch: Batch) -> None:
+        """Take the next rows of the file."""
+        c, columns, n = self.found.columns, batch.columns, batch.line.size
+        if n == 0:
+            return
+        at, time_reasons = self.decoder.decode(columns[c.at])
+        if self.found.ends:
+            duration, bad = InstantDecoder(clock="s").decode(columns[c.duration])
+            at, time_reasons = at - duration, np.where(time_reasons == 0, bad, time_reasons)
+        inputs, input_reasons = decode_tokens(columns[c.input], "input")
+        outputs, output_reasons = decode_tokens(columns[c.output], "output")
+        outcome = self._outcomes(columns.get(c.status), n)
+        ids = counts = np.empty(0, dtype=np.int64)
+        hash_reasons = np.zeros(n, dtype=np.int8)
+        if c.hashes:
+            ids, counts, hash_reasons = decode_hashes(columns[c.hashes], n)
+
+        reasons = batch.reasons.copy()
+        _note_failures(reasons, time_reasons, input_reasons, output_reasons, outcome, self._zero_fails)
+        for more in (time_reasons, input_reasons, output_reasons, hash_reasons):
+            reasons = np.where(reasons == 0, more, reasons)
+        if self.max_tokens is not None:
+            reasons[(reasons == 0) & (inputs + outputs > self.max_tokens)] = code("over_long")
+        keep = reasons == 0
+        if self.on_invalid == "clip":
+            unfixable = (time_reasons != 0) | (hash_reasons != 0) | (batch.reasons != 0)
+            inputs, outputs = inputs.copy(), outputs.copy()
+            fixed = self._clip(reasons, ~unfixable, inputs, outputs, (input_reasons, output_reasons))
+            keep |= fixed
+        self._count(batch, reasons, keep)
+
+        self._keep("at", at[keep])
+        self._keep("input", inputs[keep].astype(np.int32))
+        self._keep("output", outputs[keep].astype(np.int32))
+        self._keep("line", batch.line[keep].astype(np.int32))
+        self._keep("outcome", outcome[keep])
+        if c.hashes:
+            self._keep("ids", ids[np.repeat(keep, counts)] if not keep.all() else ids)
+            self._keep("counts", counts[keep])
+        if c.session:
+            self._keep("session", self.sessions.of(columns[c.session])[keep])
+        if c.row_id and c.parent:
+            self._keep("row_id", self.ids.of(columns[c.row_id])[keep])
+            self._keep("parent", self.ids.of(columns[c.parent])[keep])
+
+    @property
+    def _zero_fails(self) -> bool:
+        return self.found.layout is not None and self.found.layout.zero_output_fails
+
+    def _keep(self, name: str, values: npt.NDArray[Any]) -> None:
+        self.parts.setdefault(name, []).append(values)
+
+    def _outcomes(self, status: Any, n: int) -> npt.NDArray[np.int8]:
+        if status is None:
+            return np.zeros(n, dtype=np.int8)
+        encoded = pc.dictionary_encode(pc.cast(status, pa.string()))
+        ok = self.found.layout.ok_status if self.found.layout else frozenset({"success", "ok", "200", ""})
+        table = [
+            OUTCOMES.index("" if not v else "ok" if v.lower() in ok else "failed")
+            for v in encoded.dictionary.to_pylist()
+        ]
+        numbers = np.asarray(pc.fill_null(encoded.indices, len(table)))
+        coded: npt.NDArray[np.int8] = np.array([*table, 0], dtype=np.int8)[numbers]
+        return coded
+
+    def _clip(
+        self,
+        reasons: Reasons,
+        whole: npt.NDArray[np.bool_],
+        inputs: Int64s,
+        outputs: Int64s,
+        sides: tuple[Reasons, Reasons],
+    ) -> npt.NDArray[np.bool_]:
+        """Put fixable counts right in place; the rows so kept."""
+        fixable = whole & _FIXABLE_OR_OK[sides[0]] & _FIXABLE_OR_OK[sides[1]]
+        rows: npt.NDArray[np.bool_] = fixable & (reasons != 0) & (reasons != code("not_a_request"))
+        huge = {"input": code("huge_input"), "output": code("huge_output")}
+        for tokens, side, name in ((inputs, sides[0], "input"), (outputs, sides[1], "output")):
+            faulty = rows & (side != 0)
+            tokens[faulty] = np.where(side[faulty] == huge[name], MAX_TOKENS, 1)
+        if self.max_tokens is not None:
+            long = rows & (inputs + outputs > self.max_tokens)
+            inputs[long] = np.minimum(inputs[long], max(self.max_tokens - 1, 1))
+            outputs[long] = np.maximum(self.max_tokens - inputs[long], 1)
+        return rows
+
+    def _count(self, batch: Batch, reasons: Reasons, keep: npt.NDArray[np.bool_]) -> None:
+        self.rows += reasons.size
+        for counts, rows in ((self.dropped, ~keep), (self.clipped, keep)):
+            numbers = np.bincount(reasons[rows], minlength=len(_NAMES))
+            for reason in np.flatnonzero(numbers):
+                if reason:
+                    name = _NAMES[reason]
+                    counts[name] = counts.get(name, 0) + int(numbers[reason])
+        if self.first_fault is not None:
+            return
+        for row in np.flatnonzero(reasons):
+            name = _NAMES[reasons[row]]
+            if name not in _EXPECTED:
+                self.first_fault = (int(batch.line[row]), name, self._value(batch, int(row), name))
+                return
+
+    def _value(self, batch: Batch, row: int, reason: str) -> str:
+        side = reason.rpartition("_")[2]
+        c = self.found.columns
+        column = {"input": c.input, "output": c.output, "hashes": c.hashes}.get(side, c.at)
+        if reason in ("bad_row", "over_long") or reason.startswith("missing"):
+            return ""
+        return f" ({printable(batch.columns[column][row], 40)!r})"
+
+    def finish(self) -> tuple[Trace, ReadReport]:
+        """The trace and its account. Raises `TraceError` by policy, or where nothing usable was read."""
+        self._judge()
+        at = self._joined("at")
+        n = at.size
+        steps = np.diff(at)
+        inversions = int(np.count_nonzero(steps < 0))
+        order = np.argsort(at, kind="stable") if inversions else None
+        notes = self._notes(steps, inversions)
+        origin = int(at.min())
+        at -= origin
+
+        def column(name: str) -> npt.NDArray[Any]:
+            values = self._joined(name)
+            return values if order is None else values[order]
+
+        at = at if order is None else at[order]
+        session, parent = self._sessions(n, column, notes)
+        trace = Trace(
+            at_ns=at,
+            input_tokens=column("input"),
+            output_tokens=column("output"),
+            line=column("line"),
+            outcome=column("outcome"),
+            hashes=self._hashes(order, notes),
+            session=session,
+            parent=parent,
+        )
+        clock = self.found.clock + (
+            "" if self.found.clock != "iso" else " with zone" if self.decoder.zoned else " without zone, taken as UTC"
+        )
+        return trace, ReadReport(
+            path=self.path,
+            format=self.found.name,
+            clock=clock,
+            rows=self.rows,
+            kept=n,
+            dropped=_in_order(self.dropped),
+            clipped=_in_order(self.clipped),
+            inversions=inversions,
+            ties=int(np.count_nonzero(np.diff(trace.at_ns) == 0)),
+            span_s=trace.span_ns / NS,
+            rate=trace.rate,
+            resolution_ns=int(np.gcd.reduce(trace.at_ns)),
+            origin_ns=origin,
+            notes=tuple(notes),
+        )
+
+    def _joined(self, name: str) -> npt.NDArray[Any]:
+        return np.concatenate(self.parts.pop(name))
+
+    def _judge(self) -> None:
+        def fault(what: str, line: int, rows: str, remedy: str) -> TraceError:
+            return TraceError(what, path=self.path, line=line, rows=rows, remedy=remedy)
+
+        if self.rows == 0:
+            raise fault("a header and no rows", 0, "0 rows", "pass a file with requests")
+        faults = {k: v for k, v in (self.dropped | self.clipped).items() if k not in _EXPECTED}
+        kept = self.rows - sum(self.dropped.values())
+        if self.first_fault is not None:
+            line, name, value = self.first_fault
+            listed = ", ".join(f"{v} {k}" for k, v in _in_order(faults).items())
+            rows = f"{sum(faults.values())} of {self.rows} rows cannot be used ({listed})"
+            if _FATAL & faults.keys():
+                raise fault(REASONS["mixed_zone"], line, rows, "give every time its zone")
+            if self.on_invalid == "error" or not kept:
+                clip = ", or clip to put counts right" if any(_FIXABLE[_NAMES.index(k)] for k in faults) else ""
+                remedy = f"pass --on-invalid drop to leave them out{clip}" if kept else "pass another --format or --map"
+                raise fault(REASONS[name] + value, line, rows, remedy)
+        if not kept:
+            listed = ", ".join(f"{v} {k}" for k, v in _in_order(self.dropped).items())
+            raise fault(
+                "no request that could be sent",
+                0,
+                f"{self.rows} rows ({listed})",
+                "pass --on-invalid clip to keep them",
+            )
+
+    def _notes(self, steps: Int64s, inversions: int) -> list[str]:
+        notes = list(self.found.notes)
+        if self.decoder.rounded:
+            notes.append(f"{self.decoder.rounded} timestamps finer than a nanosecond were rounded to one")
+        if inversions:
+            back = -int(steps.min())
+            line = int(np.concatenate(self.parts["line"])[int(np.argmin(steps)) + 1])
+            notes.append(
+                f"line {line}: the clock steps back by {back / NS:g} s, the most in this file; rows were sorted"
+            )
+            if self.found.clock == "iso" and not self.decoder.zoned and back >= _SUSPECT_STEP_NS:
+                notes.append(
+                    "local time across a change of summer time? two hours are then interleaved: convert to UTC"
+                )
+        return notes
+
+    def _sessions(self, n: int, column: Any, notes: list[str]) -> tuple[Int32s | None, Int32s | None]:
+        session = column("session") if "session" in self.parts else None
+        row_id = column("row_id") if "row_id" in self.parts else None
+        parent_code = column("parent") if "parent" in self.parts else None
+        has_session = session is not None and bool(np.any(session >= 0))
+        has_parent = parent_code is not None and bool(np.any(parent_code >= 0))
+        if not (has_session or has_parent):
+            return None, None
+        parent = np.full(n, -1, dtype=np.int64)
+        if has_parent and row_id is not None and parent_code is not None:
+            place = np.full(len(self.ids.known) + 1, -1, dtype=np.int64)
+            known = row_id >= 0
+            place[row_id[known]] = np.flatnonzero(known)
+            parent = place[parent_code]
+            absent = int(np.count_nonzero((parent < 0) & (parent_code >= 0)))
+            late = parent >= np.arange(n)
+            parent[late] = -1
+            if absent or late.any():
+                cut = absent + int(late.sum())
+                notes.append(f"{cut} turns whose previous turn is missing or not earlier start a session anew")
+        elif session is not None:
+            parent = _previous_of(session)
+        codes = session if has_session and session is not None else _roots(parent)
+        return canonical_codes(codes), parent.astype(np.int32)
+
+    def _hashes(self, order: Int64s | None, notes: list[str]) -> BlockHashes | None:
+        if "ids" not in self.parts:
+            return None
+        ids, counts = self._joined("ids"), self._joined("counts")
+        if ids.size == 0:
+            return None
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        hashes = BlockHashes(ids=ids, starts=starts, block_tokens=self.found.block_tokens)
+        return hashes if order is None else hashes.take(order)
+
+
+_FIXABLE_OR_OK: Final = _FIXABLE | (np.arange(len(_NAMES)) == 0)
+
+
+def _note_failures(
+    reasons: Reasons, times: Reasons, inputs: Reasons, outputs: Reasons, outcome: npt.NDArray[np.int8], zero_fails: bool
+) -> None:
+    """Recorded failures without usable counts are `failed`, not faults of the file."""
+    failed = outcome == OUTCOMES.index("failed")
+    if zero_fails:
+        failed |= outputs == code("zero_output")
+        outcome[failed] = OUTCOMES.index("failed")
+    uncounted = _FIXABLE[inputs] | _FIXABLE[outputs]
+    reasons[failed & uncounted & (times == 0) & (reasons == 0)] = code("failed")
+
+
+def _in_order(counts: dict[str, int]) -> dict[str, int]:
+    return {name: counts[name] for name in _NAMES if name in counts}
+
+
+def _previous_of(session: Int32s) -> Int64s:
+    """For each row the row before it in the same session, -1 where there is none."""
+    order = np.argsort(session, kind="stable")
+    grouped = session[order]
+    parent = np.full(session.size, -1, dtype=np.int64)
+    same = (grouped[1:] == grouped[:-1]) & (grouped[1:] >= 0)
+    parent[order[1:][same]] = order[:-1][same]
+    return parent
+
+
+def _roots(parent: Int64s) -> Int64s:
+    """The first turn of each row's conversation; parents are earlier rows, so the doubling ends."""
+    root = np.where(parent < 0, np.arange(parent.size), parent)
+    while True:
+        further = root[root]
+        if np.array_equal(further, root):
+            return root
+        root = further

@@ -1,0 +1,195 @@
+"""What a trace is like: its arrivals, its lengths and their joint shape, its prefixes and sessions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from traces.errors import TraceError
+from traces.fit import gamma_shape_mle
+from traces.prefix import PrefixBound, prefix_bound
+from traces.trace import NS, Int64s, Trace
+
+__all__ = ["ArrivalShape", "Description", "JointLengths", "Lengths", "Sessions", "arrival_shape", "describe",
+           "dispersion", "nearest_rank"]  # fmt: skip
+
+DISPERSION_WINDOWS_S: Final = (1.0, 10.0, 60.0)
+QUANTILES: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+JOINT_EDGES: Final = (0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalShape:
+    """Rate and burstiness of arrivals; what a transform reports of its result.
+
+    `gap_cv` is the population CV of gaps; `dispersion` maps a window in seconds to variance/mean of the counts in it
+    (1 for Poisson). NaN where a trace is too short to say.
+    """
+
+    rate: float
+    span_s: float
+    gap_cv: float
+    dispersion: dict[float, float]
+
+    def __str__(self) -> str:
+        windows = ", ".join(f"{value:.3f} at {window:g} s" for window, value in self.dispersion.items())
+        return f"rate {self.rate:.4f}/s over {self.span_s:.3f} s, CV of gaps {self.gap_cv:.4f}, dispersion {windows}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """One side's token counts: sum, mean and nearest-rank quantiles (method, section 2)."""
+
+    total: int
+    mean: float
+    quantiles: dict[float, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointLengths:
+    """Input against output: Pearson and Spearman correlation (NaN where a side is constant), and a table of shares.
+
+    `shares[i, j]` float64 (5, 5): share of requests with the input in the i-th and the output in the j-th of the
+    classes cut at the 25th, 50th, 75th and 95th percentile of that side; independent sides give products of margins.
+    `input_edges` and `output_edges` are the largest lengths of the first four classes.
+    """
+
+    pearson: float
+    spearman: float
+    input_edges: tuple[int, ...]
+    output_edges: tuple[int, ...]
+    shares: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """Conversations: how many, turns in them (nearest rank), and the share of requests that are not a first turn."""
+
+    count: int
+    turns_p50: int
+    turns_p99: int
+    turns_max: int
+    follow_ups: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """All of it. `series` holds the counts of arrivals in bins of `series_bin_s` from the first arrival on."""
+
+    rows: int
+    arrivals: ArrivalShape
+    gamma_shape: float  # maximum likelihood; NaN where ties make gaps of zero
+    gamma_shape_moments: float  # 1/CV²
+    ties: int
+    distinct_instants: int
+    resolution_ns: int
+    input: Lengths
+    output: Lengths
+    joint: JointLengths
+    prefix: PrefixBound | None
+    sessions: Sessions | None
+    max_model_len: int | None
+    over_long: float | None  # share of requests with input + output above max_model_len
+    series_bin_s: float
+    series: Int64s
+
+
+def nearest_rank(values: npt.NDArray[np.integer], share: float) -> int:
+    """sorted[⌈p·n⌉ − 1] (method, section 2) of a non-empty column."""
+    rank = max(math.ceil(share * values.size), 1) - 1
+    return int(np.partition(values, rank)[rank])
+
+
+def dispersion(at_ns: Int64s, window_s: float) -> float:
+    """Index of dispersion: population variance / mean of the counts in windows from the first arrival to the last.
+
+    The last window may be cut short by the end of the trace and counts as the others do. NaN below two windows.
+    """
+    counts = np.bincount(at_ns // round(window_s * NS))
+    return float(counts.var() / counts.mean()) if counts.size > 1 else math.nan
+
+
+def arrival_shape(trace: Trace, windows_s: tuple[float, ...] = DISPERSION_WINDOWS_S) -> ArrivalShape:
+    """Rate, CV and dispersion of a trace's arrivals."""
+    gaps = trace.gaps_s
+    mean = float(gaps.mean()) if gaps.size else 0.0
+    return ArrivalShape(
+        rate=trace.rate,
+        span_s=trace.span_ns / NS,
+        gap_cv=float(gaps.std() / mean) if mean > 0 else math.nan,
+        dispersion={window: dispersion(trace.at_ns, window) for window in windows_s},
+    )
+
+
+def describe(trace: Trace, *, max_model_len: int | None = None, series_bins: int = 60) -> Description:
+    """Describe a trace.
+
+    `max_model_len`: also the share of requests with more tokens in all; `series_bins`: how finely the rate is shown.
+    Raises `TraceError` for a bound or a number of bins below 1.
+    """
+    if series_bins < 1 or (max_model_len is not None and max_model_len < 1):
+        raise TraceError("a bound below 1", remedy="pass --max-model-len, or bins, of at least 1")
+    shape = arrival_shape(trace)
+    ties = int(np.count_nonzero(np.diff(trace.at_ns) == 0))
+    total = trace.input_tokens.astype(np.int64) + trace.output_tokens
+    bin_ns = max(-(-(trace.span_ns + 1) // series_bins), 1)
+    return Description(
+        rows=len(trace),
+        arrivals=shape,
+        gamma_shape=gamma_shape_mle(trace.gaps_s),
+        gamma_shape_moments=1 / shape.gap_cv**2 if shape.gap_cv > 0 else math.nan,
+        ties=ties,
+        distinct_instants=len(trace) - ties,
+        resolution_ns=int(np.gcd.reduce(trace.at_ns)),
+        input=_lengths(trace.input_tokens),
+        output=_lengths(trace.output_tokens),
+        joint=_joint(trace),
+        prefix=prefix_bound(trace),
+        sessions=_sessions(trace),
+        max_model_len=max_model_len,
+        over_long=None if max_model_len is None else float(np.mean(total > max_model_len)),
+        series_bin_s=bin_ns / NS,
+        series=np.bincount(trace.at_ns // bin_ns),
+    )
+
+
+def _lengths(tokens: npt.NDArray[np.int32]) -> Lengths:
+    total = int(tokens.sum(dtype=np.int64))
+    return Lengths(total=total, mean=total / tokens.size, quantiles={q: nearest_rank(tokens, q) for q in QUANTILES})
+
+
+def _joint(trace: Trace) -> JointLengths:
+    sides = (trace.input_tokens, trace.output_tokens)
+    edges = [tuple(nearest_rank(side, q) for q in JOINT_EDGES) for side in sides]
+    # a length equal to an edge belongs to the class below it
+    classes = [np.searchsorted(edge, side, side="left") for edge, side in zip(edges, sides, strict=True)]
+    width = len(JOINT_EDGES) + 1
+    table = np.bincount(classes[0] * width + classes[1], minlength=width * width).reshape(width, width)
+    varied = len(trace) > 1 and all(int(side.min()) < int(side.max()) for side in sides)
+    return JointLengths(
+        pearson=float(np.corrcoef(*sides)[0, 1]) if varied else math.nan,
+        spearman=float(stats.spearmanr(*sides).statistic) if varied else math.nan,
+        input_edges=edges[0],
+        output_edges=edges[1],
+        shares=table / len(trace),
+    )
+
+
+def _sessions(trace: Trace) -> Sessions | None:
+    if trace.session is None or trace.parent is None:
+        return None
+    turns = np.bincount(trace.session[trace.session >= 0])
+    if not turns.size:
+        return None
+    return Sessions(
+        count=int(turns.size),
+        turns_p50=nearest_rank(turns, 0.5),
+        turns_p99=nearest_rank(turns, 0.99),
+        turns_max=int(turns.max()),
+        follow_ups=float(np.mean(trace.parent >= 0)),
+    )

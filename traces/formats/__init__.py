@@ -1,0 +1,1 @@
+"""The trace formats: one layout each, told apart by their content."""

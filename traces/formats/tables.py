@@ -1,0 +1,103 @@
+"""CSV: blocks through Arrow's parser, and line by line where a block holds something Arrow will not take."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from traces.decode import code
+from traces.errors import printable
+from traces.formats.batch import Batch
+from traces.source import Block, Source
+
+__all__ = ["read_csv", "split_header"]
+
+
+def split_header(source: Source) -> list[str]:
+    """The names in the first line. Raises `TraceError` where that line is no CSV."""
+    line, _, _ = source.head.partition(b"\n")
+    try:
+        names = next(csv.reader([line.decode("utf-8").rstrip("\r")]), [])
+    except (UnicodeDecodeError, csv.Error):
+        raise source.fault(
+            "the first line is neither a CSV header nor JSON", line=1, remedy="pass --format and --map"
+        ) from None
+    return [name.strip() for name in names]
+
+
+def read_csv(source: Source, header: list[str], wanted: list[str]) -> Iterator[Batch]:
+    """Batches of string columns, the wanted ones only. Blank lines are passed over and are no rows."""
+    for name in wanted:
+        if header.count(name) > 1:
+            raise source.fault(f"column {printable(name)!r} twice", line=1, remedy="rename one of them")
+    positions = [header.index(name) for name in wanted]
+    # names for Arrow that cannot clash: every column by its position
+    names = [f"c{i}" for i in range(len(header))]
+    types = {names[i]: pa.string() for i in positions}
+    for block in source.blocks(quoted=True):
+        data, first = block.data, block.first_line
+        if first == 1:
+            _, _, data = data.partition(b"\n")
+            first = 2
+            if not data:
+                continue
+        batch = _fast(data, first, names, types, positions, wanted)
+        yield batch or _slow(Block(data=data, first_line=first), len(header), positions, wanted)
+
+
+def _fast(
+    data: bytes, first: int, names: list[str], types: dict[str, pa.DataType], positions: list[int], wanted: list[str]
+) -> Batch | None:
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    try:
+        table = pacsv.read_csv(
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(column_names=names, block_size=1 << 21),
+            parse_options=pacsv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False),
+            convert_options=pacsv.ConvertOptions(
+                include_columns=[names[i] for i in positions], column_types=types, strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if len(table) != lines:
+        return None
+    columns = {name: table[names[i]].combine_chunks() for name, i in zip(wanted, positions, strict=True)}
+    line = np.arange(first, first + lines, dtype=np.int64)
+    blank = np.ones(lines, dtype=bool)
+    for column in columns.values():
+        blank &= np.asarray(pc.equal(column, ""))
+        if not blank.any():
+            break
+    if blank.any():
+        kept = pa.array(~blank)
+        columns = {name: column.filter(kept) for name, column in columns.items()}
+        line = line[~blank]
+    return Batch(columns=columns, line=line, reasons=np.zeros(line.size, dtype=np.int8))
+
+
+def _slow(block: Block, width: int, positions: list[int], wanted: list[str]) -> Batch:
+    reader = csv.reader(io.StringIO(block.data.decode("utf-8", errors="replace"), newline=""))
+    values: list[list[str | None]] = [[] for _ in wanted]
+    line: list[int] = []
+    reasons: list[int] = []
+    before = block.first_line - 1
+    start = block.first_line
+    csv.field_size_limit(1 << 26)
+    for row in reader:
+        at, start = start, before + reader.line_num + 1
+        if not any(value.strip() for value in row):
+            continue
+        whole = len(row) == width
+        line.append(at)
+        reasons.append(0 if whole else code("bad_row"))
+        for column, position in zip(values, positions, strict=True):
+            column.append(row[position] if whole else None)
+    columns = {name: pa.array(column, pa.string()) for name, column in zip(wanted, values, strict=True)}
+    return Batch(columns=columns, line=np.array(line, dtype=np.int64), reasons=np.array(reasons, dtype=np.int8))

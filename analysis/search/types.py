@@ -1,0 +1,167 @@
+"""What a search is told, asks for and answers: plain frozen values with JSON-ready dict forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from analysis.search.rates import Grid, RateList, RatePlan, RateRange
+from analysis.verdict import Finding, RateVerdict
+
+__all__ = ["Kind", "Outcome", "OutcomeName", "RunRequest", "SearchSpec", "SeedBook", "Support", "exit_code"]
+
+Kind = Literal["sentinel", "search", "confirm"]
+# TABULATED: the rates of a list were measured, nothing was searched. The others: method, section 7
+OutcomeName = Literal[
+    "FOUND",
+    "ABOVE_RANGE",
+    "BELOW_RANGE",
+    "TABULATED",
+    "CLIENT_LIMITED",
+    "UNSTABLE_TARGET",
+    "BUDGET_EXHAUSTED",
+    "ABORTED",
+]
+Support = Literal["provisional", "replicated", "confirmed"]  # min(2, R) passes, all R, all R and all R_c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpec:
+    """What is to be searched: rates, grid width w, replicates R and confirmation runs R_c.
+
+    A list of rates is tabulated; there `confirm` = 0 leaves the confirmation out. Raises `ValueError` for fewer than
+    one replicate, and for a range to search without confirmation (an unconfirmed rate is not published).
+    """
+
+    rates: RatePlan
+    width: float = 0.05
+    runs: int = 5
+    confirm: int = 5
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise ValueError(f"{self.runs} replicates are no evidence; at least 1 is needed")
+        if self.confirm < (0 if self.tabulate else 1):
+            raise ValueError(f"{self.confirm} confirmation runs: a searched rate is published after at least 1")
+        _ = self.grid  # refuses an impossible width
+
+    @property
+    def tabulate(self) -> bool:
+        """Whether all rates are measured to the end, with no search."""
+        return isinstance(self.rates, RateList)
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """Every rate that may be tested, rising, requests/s."""
+        if isinstance(self.rates, RateRange):
+            return Grid(lo=self.rates.lo, hi=self.rates.hi, width=self.width).rates
+        return self.rates.rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedBook:
+    """Every root seed the experiment may use, declared before its first run (method, section 4).
+
+    roots     replicate r uses roots[r] at every rate (paired), unless `fresh` names roots per rate: fresh[k][r]
+    blocks    blocks[c] are the R_c seeds that confirm candidate c; one block per rate of the grid is always enough
+    spares    taken in order, for replicates whose runs were INVALID twice
+    sentinel  the one seed of every sentinel run
+
+    Raises `ValueError` where a seed is declared twice (a repeated seed is no new evidence) or tuples are ragged.
+    """
+
+    roots: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...]
+    spares: tuple[int, ...]
+    sentinel: int
+    fresh: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        roots = [seed for row in self.fresh for seed in row] if self.fresh else list(self.roots)
+        seeds = [*roots, *(seed for block in self.blocks for seed in block), *self.spares]
+        if len(set(seeds)) < len(seeds):
+            twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+            raise ValueError(f"seed {twice} is declared twice: a repeated seed repeats the run and is no new evidence")
+        if any(len(row) != len(self.roots) for row in self.fresh):
+            raise ValueError("fresh seeds must name as many roots at every rate as there are replicates")
+        if len({len(block) for block in self.blocks}) > 1:
+            raise ValueError("confirmation blocks must all be of one length")
+
+    def root(self, rate_index: int, replicate: int) -> int:
+        """The declared seed of a replicate at a rate."""
+        return self.fresh[rate_index][replicate] if self.fresh else self.roots[replicate]
+
+    def confirm(self, block: int) -> tuple[int, ...]:
+        """The declared seeds of confirmation block c."""
+        return self.blocks[block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The run to do next. `key` is unique in the experiment and a relative path: the run's directory."""
+
+    kind: Kind
+    rate: float
+    rate_index: int
+    replicate: int  # of a sentinel: its ordinal
+    block: int  # confirmation block c; -1 for the other kinds
+    seed: int
+    attempt: int  # runs of this kind, rate and replicate that went before
+    key: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a search ended, and the bracket it ended with.
+
+    capacity    λ*: a confirmed rate, or None; ABOVE_RANGE: "at least this"
+    lower       largest passing rate below the smallest failing one, as firmly as `support` says; None: none passed
+    upper       smallest failing rate; None: none failed
+    inversions  (failing rate, passing rate above it), each worth a look
+    rates       search runs at each rate tested; confirmations: confirmation runs at each candidate, in rate order
+    proof       0.05^(1/n) for the n of n confirmation passes at `capacity`, else None
+    """
+
+    name: OutcomeName
+    reason: str
+    capacity: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    support: Support | None = None
+    inversions: tuple[tuple[float, float], ...] = ()
+    rates: tuple[RateVerdict, ...] = ()
+    confirmations: tuple[RateVerdict, ...] = ()
+    confirm_passes: int = 0
+    proof: float | None = None
+    runs: int = 0
+    findings: tuple[Finding, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return asdict(self)
+
+
+def exit_code(outcome: Outcome, require: float | None = None) -> int:
+    """The exit code of `sweep`: 0 an answer, 1 `require` refuted, 3 unfit target, 4 cannot tell, 5 aborted.
+
+    `require` (requests/s) is met only by a confirmed rate of at least that, and refuted by a failing rate of at most
+    that, even where the search could not end: capacity lies below every failing rate.
+    """
+    if outcome.name in ("UNSTABLE_TARGET", "ABORTED"):
+        return 3 if outcome.name == "UNSTABLE_TARGET" else 5
+    if require is None:
+        return 4 if outcome.name in ("CLIENT_LIMITED", "BUDGET_EXHAUSTED") else 0
+    if outcome.capacity is not None and outcome.capacity >= require:
+        return 0
+    refuted = outcome.name == "BELOW_RANGE" or (outcome.upper is not None and outcome.upper <= require)
+    return 1 if refuted else 4

@@ -6,7 +6,6 @@ run and all that the search and the report need of it, small enough for one line
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
@@ -128,10 +127,6 @@ class RunVerdict:
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in raw.items() if key in known}
         kept["findings"] = tuple(Finding(**finding) for finding in kept.get("findings", ()))
-        kept["summary"] = {  # JSON has no infinity: a failure's latency was written as null
-            metric: {name: math.inf if value is None else value for name, value in found.items()}
-            for metric, found in kept.get("summary", {}).items()
-        }
         kept["summary"] = {
             metric: {name: float(value) for name, value in statistics.items()}
             for metric, statistics in kept.get("summary", {}).items()

@@ -54,6 +54,8 @@ def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
 
     Raises `ScenarioError` naming every option that would change what was measured so far.
     """
+    if not (directory / "experiment.json").exists():
+        raise ResultsError(f"--resume {directory}: holds no experiment (no experiment.json in it)")
     experiment = read_json(directory / "experiment.json")
     try:
         stored = Scenario.restore(experiment["scenario"])

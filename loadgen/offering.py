@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.to_thread
 
-from loadgen.errors import TargetUnfit
+from loadgen.emulator.profiles import Profile, load_profile
+from loadgen.emulator.virtual import simulate_run
+from loadgen.errors import TargetUnfit, UsageError
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.types import RunPlan
 from loadgen.run import Offering
@@ -21,7 +24,7 @@ from loadgen.target.identity import changed
 from loadgen.target.target import Target, open_target
 from loadgen.workload import request_format
 
-__all__ = ["LiveOffering", "open_offering"]
+__all__ = ["LiveOffering", "VirtualOffering", "open_offering"]
 
 
 @asynccontextmanager
@@ -30,6 +33,11 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
 
     Raises `UsageError`, `TargetUnreachable` or `TargetUnfit` with one line, before any load.
     """
+    if scenario.target[0].partition(":")[0] == "virtual":
+        if len(scenario.target) > 1:
+            raise UsageError("--target virtual stands alone; several targets are several URLs")
+        yield VirtualOffering(profile_name=scenario.target[0].partition(":")[2] or "fcfs")
+        return
     async with open_target(
         scenario.target,
         model=scenario.model,
@@ -122,3 +130,56 @@ class LiveOffering:
             return await send_run(plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop)
         finally:
             clock.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class VirtualOffering:
+    """An emulator profile in virtual time: the same plans, records and verdicts, with no waiting and no client."""
+
+    profile_name: str
+    profile: Profile = field(init=False)
+    content_unpaired: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.profile = load_profile(self.profile_name)
+        self.notes.append(f"SIMULATED in virtual time, no server: {self.profile.description}")
+
+    @property
+    def label(self) -> str:
+        """See `Offering`."""
+        return f"virtual:{self.profile_name}"
+
+    @property
+    def simulated(self) -> bool:
+        """See `Offering`."""
+        return True
+
+    @property
+    def model(self) -> str:
+        """See `Offering`."""
+        return "emulator"
+
+    async def settle(self) -> None:
+        """Every simulated run begins idle and cold."""
+
+    async def identity(self) -> Mapping[str, str]:
+        """See `Offering`."""
+        return {"profile": self.profile_name, "description": self.profile.description}
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+        """A profile does not change."""
+        return ""
+
+    async def offer(
+        self,
+        plan: RunPlan,
+        options: SendOptions,
+        *,
+        salt: str,
+        sink: RecordSink | None,
+        progress: ProgressHook,
+        stop: anyio.Event,
+    ) -> RunOutput:
+        """Simulate the plan; nothing goes through the journal, since nothing takes time that could be lost."""
+        return await anyio.to_thread.run_sync(simulate_run, plan, self.profile, options)

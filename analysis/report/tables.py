@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.report.capacity import LATENCIES, PERCENTILES
 from analysis.units import format_duration
+from analysis.verdict import RunVerdict
 
 __all__ = ["Table", "bucket_table", "latency_table", "run_sentences", "run_table", "sentences", "verdict_table"]
 
@@ -38,7 +39,7 @@ def _verdict_row(row: Row, confirmed: bool) -> tuple[str, ...]:
     bound = "≤ " if row["floor_is_bound"] else ""
     floor = "–" if row["floor"] is None else f"{bound}{row['floor']:.2%}"
     runs = str(row["runs"]) + (f" (+{row['invalid_runs']} invalid)" if row["invalid_runs"] else "")
-    check = row["check"] + (" (confirmation)" if confirmed else "")
+    check = _check(row, confirmed)
     return (
         _rate(row["rate"]),
         _span(row["realised_rate"], _rate),
@@ -83,40 +84,30 @@ def bucket_table(answer: Row) -> Table:
     )
 
 
-def run_table(run: Row) -> Table:
+def run_table(run: RunVerdict) -> Table:
     """A single run's latencies: one row a metric, over ok requests and over all (a failure is +∞)."""
     rows = []
     for metric in (*LATENCIES, "send_lag_s"):
-        found = run["summary"].get(metric, {})
-        name = _NAMES.get(metric, "send lag")
-        rows.append(
-            (
-                name,
-                *(_ms(found.get(p)) for p in (*PERCENTILES, "max")),
-                *(_ms(found.get(f"{p}_all")) for p in PERCENTILES),
-            )
-        )
-    return Table(
-        title="Latencies, ms",
-        columns=("metric", *PERCENTILES, "max", *(f"{p} all" for p in PERCENTILES)),
-        rows=tuple(rows),
-    )
+        found = run.summary.get(metric, {})
+        ok = (_ms(found.get(name)) for name in (*PERCENTILES, "max"))
+        every = (_ms(found.get(f"{name}_all")) for name in PERCENTILES)
+        rows.append((_NAMES.get(metric, "send lag"), *ok, *every))
+    columns = ("metric", *PERCENTILES, "max", *(f"{name} all" for name in PERCENTILES))
+    return Table(title="Latencies, ms", columns=columns, rows=tuple(rows))
 
 
-def run_sentences(run: Row) -> list[str]:
+def run_sentences(run: RunVerdict) -> list[str]:
     """A single run's verdict, rates, and what was found besides."""
-    bound = "≤ " if run["attainment_is_bound"] else ""
-    outcomes = ", ".join(f"{count} {name}" for name, count in run["outcomes"].items())
+    bound = "≤ " if run.attainment_is_bound else ""
+    outcomes = ", ".join(f"{count} {name}" for name, count in run.outcomes.items())
+    realised, sent = ("?" if rate is None else _rate(rate) for rate in (run.realised_rate, run.sent_rate))
     rates = (
-        f"offered {_rate(run['rate'])} requests/s (realised {_optional(run['realised_rate'])}, "
-        f"sent {_optional(run['sent_rate'])})"
-        if run["rate"]
-        else f"closed loop, no offered rate: {_optional(run['sent_rate'])} requests/s were sent; this is not a capacity"
+        f"offered {_rate(run.rate)} requests/s (realised {realised}, sent {sent})"
+        if run.rate
+        else f"closed loop, no offered rate: {sent} requests/s were sent; this is not a capacity"
     )
-    head = (
-        f"{run['status']}: attainment {bound}{run['attainment']:.2%} of {run['cohort']} requests; {rates}; {outcomes}."
-    )
-    return [head, *(f"{f['severity']} ({f['blame']}): {f['text']}" for f in run["findings"])]
+    head = f"{run.status}: attainment {bound}{run.attainment:.2%} of {run.cohort} requests; {rates}; {outcomes}."
+    return [head, *(f"{finding.severity} ({finding.blame}): {finding.text}" for finding in run.findings)]
 
 
 def sentences(answer: Row) -> list[str]:
@@ -191,15 +182,11 @@ def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
 
 
 def _check(row: Row, confirmed: bool) -> str:
-    return row["check"] + (" (confirmation)" if confirmed else "")
+    return f"{row['check']} (confirmation)" if confirmed else str(row["check"])
 
 
 def _rate(rate: float) -> str:
     return f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
-
-
-def _optional(rate: float | None) -> str:
-    return "?" if rate is None else _rate(rate)
 
 
 def _span(span: Sequence[float] | None, form: Callable[[float], str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from analysis.report.tables import (
     verdict_table,
 )
 from analysis.text import printable
+from analysis.verdict import RunVerdict
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
 
@@ -30,15 +31,16 @@ _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
     """The tables and sentences of a sweep on stdout."""
-    print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
+    if answer["rates"]:
+        print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
 
 
-def print_run(line: Mapping[str, Any]) -> None:
+def print_run(line: Mapping[str, Any], notes: Sequence[str]) -> None:
     """One run's latencies and verdict on stdout, from its ledger line."""
-    verdict = line["verdict"]
+    verdict = RunVerdict.from_dict(line["verdict"])
     print_tables(run_table(verdict))
-    print_lines(*run_sentences(verdict))
+    print_lines(*run_sentences(verdict), *notes)
 
 
 def print_tables(*tables: Table) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from analysis.search import RateList, RunRequest
+from analysis.search import RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.cli import app
 from loadgen.cli.options import EXPERIMENT, takes
@@ -18,7 +18,8 @@ from loadgen.cli.work import work
 from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup, opened_runner, prepare
 from loadgen.progress import Progress, open_progress
-from loadgen.record.store import read_ledger
+from loadgen.record.store import read_json, read_ledger
+from loadgen.results import notes
 from loadgen.scenario import load_scenario
 
 EXAMPLE = """
@@ -43,17 +44,16 @@ def run_command(
         raise ScenarioError("--closed and --rate exclude each other: a closed loop sends as fast as it is answered")
     if chosen.closed is not None:
         chosen = chosen.model_copy(update={"rate": "1"})
+    if ".." in chosen.rate or "," in chosen.rate:
+        raise ScenarioError(f"--rate {chosen.rate}: run offers one rate, such as --rate 6; sweep takes more")
     setup = prepare(chosen)
-    if not isinstance(setup.spec.rates, RateList) or len(setup.spec.grid) != 1:
-        raise ScenarioError(
-            f"--rate {chosen.rate}: run offers one rate, such as --rate 6; sweep takes ranges and lists"
-        )
     directory = out or Path("results") / default_name("run", chosen.name)
     with open_progress(quiet=quiet) as progress:
         progress.note(f"results: {directory}")
         verdict = work(lambda stop: _one(setup, directory, progress, stop))
     (line,) = read_ledger(directory)
-    print_json(line) if as_json else print_run(line)
+    experiment = read_json(directory / "experiment.json")
+    print_json(line) if as_json else print_run(line, notes(chosen, experiment))
     raise typer.Exit(
         {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if chosen.slo else 4 * (verdict.status == "INVALID")
     )

@@ -13,7 +13,7 @@ from loadgen.cli.output import print_answer, print_json, print_run
 from loadgen.errors import ResultsError
 from loadgen.experiment import prepare
 from loadgen.record.store import read_json, read_ledger
-from loadgen.results import assemble, told
+from loadgen.results import assemble, notes, told
 from loadgen.run import criteria_of
 from loadgen.scenario import Scenario
 
@@ -31,8 +31,9 @@ def show_command(
         raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
     experiment = read_json(directory / "experiment.json")
     if experiment.get("kind") == "run":
+        scenario = Scenario.restore(experiment["scenario"])
         for line in read_ledger(directory):
-            print_json(line) if as_json else print_run(line)
+            print_json(line) if as_json else print_run(line, notes(scenario, experiment))
         return
     answer = _stored(directory) or _so_far(directory, experiment)
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)

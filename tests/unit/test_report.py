@@ -1,0 +1,156 @@
+"""What a user reads is what the ledger says: tables, sentences, and no control character of anybody else's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+import orjson
+import pytest
+
+from analysis.report.capacity import answer
+from analysis.report.tables import bucket_table, latency_table, run_sentences, run_table, sentences, verdict_table
+from analysis.search import Outcome
+from analysis.verdict import Finding, RateVerdict, RunVerdict
+
+CONDITIONS: dict[str, Any] = {
+    "target": "http://127.0.0.1:8000",
+    "simulated": False,
+    "model": "m",
+    "slo": "ttft ≤ 800ms",
+    "attain": str(Fraction(19, 20)),
+    "attain_text": "95%",
+    "max_error_rate": "1%",
+    "runs": 2,
+    "window_s": 120.0,
+    "warmup_s": 20.0,
+    "width": 0.05,
+    "workload": "16 input tokens as token ids, 1 output tokens, forced stop",
+    "arrivals": "Poisson",
+}
+
+
+def run(rate: float, attainment: float, status: str = "PASS", **more: Any) -> tuple[dict[str, Any], RunVerdict]:
+    request = {
+        "kind": "search",
+        "rate": rate,
+        "replicate": 0,
+        "block": -1,
+        "seed": 1,
+        "attempt": 0,
+        "key": f"k{rate}{attainment}",
+    }
+    e2e_s = {"p50": 0.1, "p95": 0.2, "p99": rate, "p50_all": 0.1, "p95_all": inf, "p99_all": inf}
+    verdict = RunVerdict(
+        status=status,
+        rate=rate,
+        cohort=1000,
+        misses=round(1000 * (1 - attainment)),
+        attainment=attainment,
+        realised_rate=rate * 1.01,
+        sent_rate=rate,
+        summary={"e2e_s": e2e_s},
+        **more,
+    )
+    return request, verdict
+
+
+RUNS = [run(4, 0.97), run(4, 0.99), run(6, 0.93, "FAIL"), run(6, 0.96)]
+RATES = (
+    RateVerdict(rate=4, status="PASS", runs=2, attain_min=0.97, attain_max=0.99),
+    RateVerdict(rate=6, status="FAIL", runs=2, attain_min=0.93, attain_max=0.96, reason="93 % of 1000, 95 % needed"),
+)
+FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, support="confirmed", rates=RATES,
+                confirm_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
+
+
+def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, **conditions: Any) -> dict[str, Any]:
+    return answer(
+        conditions=CONDITIONS | conditions,
+        outcome=outcome,
+        runs=runs,
+        buckets=lambda rate, kind: [
+            {"input_tokens": [1, 16], "output_tokens": [1, 1], "n": 2000, "attainment": 0.98,
+             "ttft_s": {}, "tpot_s": {}, "e2e_s": {"p95": 0.2}}
+        ],
+    )  # fmt: skip
+
+
+def cell(table: Any, row: int, column: str) -> str:
+    text: str = table.rows[row][table.columns.index(column)]
+    return text
+
+
+def test_the_verdict_table_shows_rates_attainment_floor_and_reason() -> None:
+    table = verdict_table(made())
+    names = ("rate", "realised", "sent", "attainment", "floor", "check", "reason")
+    assert [cell(table, 1, name) for name in names] == [
+        "6", "6.06", "6", "93.00%–96.00%", "93.00%", "FAIL", "93 % of 1000, 95 % needed",
+    ]  # fmt: skip
+    assert cell(table, 0, "reason") == ""
+
+
+def test_an_early_fail_is_marked_as_a_bound() -> None:
+    runs = [run(4, 0.97), run(4, 0.99), run(6, 0.93, "FAIL", attainment_is_bound=True), run(6, 0.96)]
+    assert cell(verdict_table(made(runs=runs)), 1, "floor") == "≤ 93.00%"
+
+
+def test_latencies_are_the_worst_of_the_runs_in_ms() -> None:
+    table = latency_table(made())
+    assert cell(table, 0, "E2E") == "100.0 / 200.0 / 4000.0"
+    assert cell(table, 0, "TPOT") == "– / – / –"
+
+
+def test_buckets_have_their_own_table() -> None:
+    table = bucket_table(made())
+    assert table.rows[0] == ("4", "in 1–16, out 1", "2000", "98.00%", "–", "–", "200.0", "PASS")
+
+
+def test_found_says_the_bracket_what_it_proves_and_what_it_holds_for() -> None:
+    text = "\n".join(sentences(made()))
+    assert "capacity is 4 requests/s, bracket 4..6: 4 keeps the SLO in every run, 6 does not" in text
+    assert "12 of 12 fresh confirmation runs passed: at 95 % confidence at least 78% of such runs would pass" in text
+    assert "ttft ≤ 800ms for 95% of requests" in text
+    assert "the mean attainment crosses 95% at" in text
+    assert "SIMULATED" in "\n".join(sentences(made(simulated=True)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome(name="ABOVE_RANGE", reason="", capacity=18.0, lower=18.0), "capacity is at least 18 requests/s"),
+        (Outcome(name="BELOW_RANGE", reason="", upper=2.0), "capacity is below 2 requests/s"),
+        (Outcome(name="TABULATED", reason="", lower=4.0, upper=6.0), "4 requests/s is the largest tested rate"),
+        (Outcome(name="TABULATED", reason="", upper=2.0), "none of the rates passed"),
+        (Outcome(name="CLIENT_LIMITED", reason="late", lower=4.0), "claimed: late. The bracket so far is 4..?"),
+        (Outcome(name="ABORTED", reason="stopped by the user"), "no capacity is claimed: stopped by the user."),
+    ],
+)  # fmt: skip
+def test_every_outcome_has_its_sentence(outcome: Outcome, expected: str) -> None:
+    assert expected in sentences(made(outcome))[0]
+
+
+def test_a_single_run_shows_failures_as_infinite_and_names_its_findings() -> None:
+    _, verdict = run(6, 0.93, "FAIL", outcomes={"ok": 990, "timeout": 10})
+    finding = Finding(check="attainment", blame="server", severity="block", text="93 % of 1000, 95 % needed")
+    verdict = replace(verdict, findings=(finding,))
+    table = run_table(verdict)
+    e2e = next(row for row in table.rows if row[0] == "E2E")
+    assert e2e[table.columns.index("p95 all")] == "∞"
+    text = "\n".join(run_sentences(verdict))
+    assert "990 ok, 10 timeout" in text
+    assert "block (server): 93 % of 1000" in text
+
+
+def test_a_closed_loop_is_never_called_a_capacity() -> None:
+    _, verdict = run(6, 1.0)
+    text = run_sentences(replace(verdict, rate=0.0))[0]
+    assert "closed loop, no offered rate" in text
+    assert "not a capacity" in text
+
+
+def test_a_verdict_survives_json_with_its_infinities() -> None:
+    _, verdict = run(6, 0.93, "FAIL")
+    assert RunVerdict.from_dict(orjson.loads(orjson.dumps(verdict.to_dict()))) == verdict

@@ -1,0 +1,115 @@
+"""Where requests go on the network: URLs taken apart, names resolved once, TLS contexts, and the machine's limits.
+
+All of it happens before t0. A name is resolved once and one address is kept: the first that accepts a connection
+(`localhost` may be ::1 first where the server listens on 127.0.0.1 only), else the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.send.api import Endpoint
+
+__all__ = ["Origin", "connection_limit", "raise_descriptor_limit", "resolve", "tls_context"]
+
+_PROBE_S: Final = 2.0
+_RESERVED_DESCRIPTORS: Final = 16  # the journal, scrapes of the target, and the like while a run is on
+_PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """One URL of a target, ready to be connected to."""
+
+    host: str  # as written: for Host and TLS server name
+    address: str  # numeric
+    port: int
+    tls: bool
+    path: str  # of the request
+
+    @property
+    def authority(self) -> str:
+        """The Host header's value."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+async def resolve(url: str, path: str) -> Origin:
+    """Resolve a base URL. Raises `UsageError` for one that is none, `TargetUnreachable` for a name nobody knows."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"target {url!r}: the port is not a number below 65536") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"target {url!r} is not a URL such as http://127.0.0.1:8000")
+    tls = parts.scheme == "https"
+    port = port or (443 if tls else 80)
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise TargetUnreachable(f"target {url!r}: the name {parts.hostname} is not known ({error})") from None
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+    chosen = addresses[0]
+    for address in addresses if len(addresses) > 1 else ():
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_PROBE_S):
+                _, writer = await asyncio.open_connection(address, port)
+            writer.close()
+            chosen = address
+            break
+    full_path = parts.path.rstrip("/") + path
+    return Origin(host=parts.hostname, address=chosen, port=port, tls=tls, path=full_path)
+
+
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
+    """The TLS context of an endpoint. Raises `UsageError` for a file that cannot be read or is no certificate."""
+    try:
+        context = ssl.create_default_context(cafile=endpoint.ca_file)
+        if endpoint.cert_file is not None:
+            context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(f for f in (endpoint.ca_file, endpoint.cert_file, endpoint.key_file) if f)
+        raise UsageError(f"TLS: cannot use {files}: {error}") from None
+    if endpoint.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def raise_descriptor_limit() -> None:
+    """Lift the soft limit of open files to the hard one: every request in flight is a socket."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connection_limit(destinations: int) -> int | None:
+    """How many connections this process can have open to so many (address, port) pairs; `None` if nothing is known.
+
+    The smaller of the file descriptors left and the ephemeral ports, of which each destination has the whole range.
+    """
+    limits: list[int] = []
+    with suppress(ImportError, OSError):
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            used = sum(1 for _ in _DESCRIPTORS.iterdir()) if _DESCRIPTORS.exists() else 0
+            limits.append(max(soft - used - _RESERVED_DESCRIPTORS, 1))
+    with suppress(OSError, ValueError):
+        first, last = map(int, _PORT_RANGE.read_text().split())
+        limits.append((last - first + 1) * destinations)
+    return min(limits, default=None)

@@ -1,0 +1,86 @@
+"""When is a request decided? The SLO's bounds as the dispatcher needs them while requests are still in flight.
+
+A request in flight is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
+hold any more: with O tokens at most, TPOT ≥ (now − first token)/(O − 1) while tokens are still to come (method, section
+6).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analysis.slo import Slo
+from loadgen.send.flight import Flight
+from loadgen.send.openai import Answer, read_answer
+
+__all__ = ["Bounds"]
+
+_NEVER: Final = 1 << 62
+_NS: Final = 1_000_000_000
+
+
+def _ns(bound_s: float | None) -> int:
+    return _NEVER if bound_s is None else round(bound_s * _NS)
+
+
+class Bounds:
+    """The bounds of one SLO in ns."""
+
+    def __init__(self, slo: Slo) -> None:
+        self._slo = slo
+        self._ttft_ns = _ns(slo.ttft_s)
+        self._tpot_ns = _ns(slo.tpot_s)
+        self._e2e_ns = _ns(slo.e2e_s)
+        self._from_sent = slo.clock == "sent"
+        self.any = bool({"ttft", "tpot", "e2e"} & slo.bounds().keys())
+
+    def next_ns(self, flight: Flight, now_ns: int) -> int:
+        """No earlier than when the flight can become a certain miss, whatever happens to it from now on."""
+        start = self._start_ns(flight)
+        if start < 0:  # not sent yet, and the SLO's clock starts there: not before it was released
+            start = now_ns
+        first = flight.first_token_ns
+        if first < 0:
+            return min(start + min(self._ttft_ns, self._e2e_ns), self._tpot_limit_ns(flight, now_ns))
+        return min(start + self._e2e_ns, self._tpot_limit_ns(flight, first))
+
+    def broken(self, flight: Flight, now_ns: int) -> str:
+        """The bound that the flight can no longer meet, as a `certain_miss`; "" if it still may."""
+        start = self._start_ns(flight)
+        if start < 0:
+            return ""
+        first = flight.first_token_ns
+        if (first if first >= 0 else now_ns) - start > self._ttft_ns:
+            return "ttft"
+        late = "e2e" if now_ns - start > self._e2e_ns else ""
+        if not late and first >= 0 and now_ns > self._tpot_limit_ns(flight, first):
+            late = "tpot"
+        # its last token may have come long ago, with only the end of the stream missing: nothing is certain then
+        if late and read_answer(flight.parts, flight.stamps, content_type="event-stream", complete=False).finish_reason:
+            return ""
+        return late
+
+    def met(self, flight: Flight, answer: Answer) -> bool:
+        """The indicator I of a flight that ended ok (method, section 3), in integers of ns."""
+        slo, start = self._slo, self._start_ns(flight)
+        if slo.client_queue_s is not None and (flight.sent_ns - flight.scheduled_ns) / _NS > slo.client_queue_s:
+            return False
+        if slo.ttft_s is not None and (answer.first_token_ns - start) / _NS > slo.ttft_s:
+            return False
+        if slo.e2e_s is not None and (answer.last_token_ns - start) / _NS > slo.e2e_s:
+            return False
+        if slo.tpot_s is None or answer.output_tokens == 1:
+            return True
+        after_first = answer.output_tokens - max(answer.first_event_tokens, 1)
+        if after_first <= 0 or len(answer.events) == 1 or answer.token_reads == 1:
+            return False  # a buffered stream: its TPOT is undefined, and so a miss
+        return (answer.last_token_ns - answer.first_token_ns) / (after_first * _NS) <= slo.tpot_s
+
+    def _start_ns(self, flight: Flight) -> int:
+        return flight.sent_ns if self._from_sent else flight.scheduled_ns
+
+    def _tpot_limit_ns(self, flight: Flight, first_ns: int) -> int:
+        tokens = flight.output_tokens_planned
+        if self._tpot_ns >= _NEVER or tokens <= 1:
+            return _NEVER
+        return first_ns + self._tpot_ns * (tokens - 1)

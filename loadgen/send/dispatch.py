@@ -1,0 +1,313 @@
+"""The open-loop dispatcher: sends each request at its own instant, whatever the server does, and knows when to stop.
+
+Theory of operation. Everything happens in callbacks of one clock; nothing here awaits. `_wake` runs at the next instant
+that matters: the next arrival, a time-out, the moment an undecided request becomes a certain miss, the end of the
+window, the horizon. It releases every request that is due by then (late ones at once, none is skipped or moved), books
+what has expired, lends the rest of the gap to the body ring, and arms the next wake-up at an absolute instant.
+Responses come back through `ended`, from the transport.
+
+    scheduled → released → (waiting for a slot, only with max_concurrency) → on the wire → ended
+
+The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`).
+Then, or at the horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled,
+`censored` in the cohort and `aborted` outside it.
+
+∫N(t)dt, with N(t) the requests scheduled by t and not ended, is kept live: at every change at instant t the area grows
+by N·(t − t_last). The sum telescopes to Σ(ended − scheduled) whatever the order of the changes, which is what the
+conservation gate holds against the records; a request that was lost or counted twice breaks it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from loadgen.plan.types import Int64s, RunPlan
+from loadgen.send.api import LiveCounts, SendOptions
+from loadgen.send.clock import NS, Clock, Timer
+from loadgen.send.decide import Bounds
+from loadgen.send.flight import BodySource, Flight, Transport
+from loadgen.send.openai import HttpEnd, bounded, outcome_of, read_answer
+from loadgen.send.table import Tables
+
+__all__ = ["Dispatcher"]
+
+_SLOT_NS: Final = 10_000_000  # time-outs and certain misses that fall into one such slot share a wake-up
+_FILL_LEAST_NS: Final = 300_000  # a body has to be encoded some time: a busy loop must not starve the ring
+_FILL_MOST_NS: Final = 2_000_000  # the event loop is never away for longer
+_FILL_MARGIN_NS: Final = 500_000  # before the next arrival
+_NEVER: Final = 1 << 62
+
+
+def _plain(column: Int64s) -> memoryview:
+    """A view whose items are plain ints: a numpy scalar is slower and would leak into rows."""
+    return memoryview(np.ascontiguousarray(column, dtype=np.int64))  # type: ignore[arg-type]  # it is a buffer
+
+
+class Dispatcher:
+    """Drives one run from `start` to the call of `on_stopped`."""
+
+    def __init__(
+        self,
+        *,
+        plan: RunPlan,
+        bodies: BodySource,
+        transport: Transport,
+        clock: Clock,
+        options: SendOptions,
+        tables: Tables,
+        targets: int,
+        on_stopped: Callable[[], None],
+        indices: Int64s | None = None,
+    ) -> None:
+        """`indices`: the requests of this worker, increasing; all of them by default."""
+        chosen = np.arange(len(plan)) if indices is None else indices
+        chosen_at_ns = plan.schedule.at_ns[chosen]
+        self._index = _plain(chosen)
+        self._at_ns = _plain(chosen_at_ns)
+        self._input = _plain(plan.input_tokens)
+        self._output = _plain(plan.output_tokens)
+        self._prefix = _plain(plan.prefix_tokens)
+        self._bodies = bodies
+        self._transport = transport
+        self._clock = clock
+        self._options = options
+        self.tables = tables
+        self._targets = targets
+        self._on_stopped = on_stopped
+        self._forced = plan.format.stop == "forced"
+        self._bounds = Bounds(options.slo)
+        self._timeout_ns = round(options.timeout_s * NS)
+        self._cap = options.max_concurrency
+        self._window_start_ns = plan.window.warmup_ns
+        self._window_end_ns = plan.window.end_ns
+        self._horizon_ns = plan.window.horizon_ns
+
+        self._position = 0  # in the schedule: the next one to release
+        self._flying: dict[int, Flight] = {}  # released and not ended
+        self._waiting: deque[Flight] = deque()  # for a slot
+        self._on_wire = 0
+        self._timeouts: deque[Flight] = deque()  # in order of scheduled instants, so in order of time-outs
+        self._doubtful: list[tuple[int, int, Flight]] = []  # heap: undecided cohort by its next certain-miss instant
+        self._timer: Timer | None = None
+        self._area = 0  # ns·requests
+        self._area_at_ns = 0
+        self._lost = 0  # connections that broke with a request in flight
+
+        self.live = LiveCounts()
+        in_window = (chosen_at_ns >= self._window_start_ns) & (chosen_at_ns < self._window_end_ns)
+        self.cohort_due = int(np.count_nonzero(in_window))
+        self.cohort_undecided = 0
+        self.peak_in_flight = 0
+        self.stop_ns = -1
+        self.stopped_early = False
+        self.target_died = False
+        self.sent = 0
+
+    @property
+    def due(self) -> int:
+        """Requests scheduled so far, which are those released."""
+        return self._position
+
+    @property
+    def area_s(self) -> float:
+        """∫N(t)dt over [0, stop], request-seconds."""
+        return self._area / NS
+
+    def counts(self) -> LiveCounts:
+        """The counters for a progress display."""
+        self.live.elapsed_ns = self._clock.now_ns()
+        self.live.sent = self.due - len(self._waiting)
+        return self.live
+
+    def start(self) -> None:
+        """Begin at the clock's t0."""
+        self._wake()
+
+    def stop(self) -> None:
+        """Stop the load now and cancel what is in flight; a second call does nothing."""
+        if self.stop_ns >= 0:
+            return
+        now = self._clock.now_ns()
+        self._release_due(now)  # nothing scheduled before the stop stays unsent
+        self.stop_ns = now + 1
+        if self._timer is not None:
+            self._timer.cancel()
+        self._count_area(self.stop_ns, 0)
+        for flight in list(self._flying.values()):
+            self._transport.cancel(flight)
+            cancelled_ns = max(self._clock.now_ns(), self.stop_ns)
+            if flight.cohort and not flight.certain_miss:
+                flight.certain_miss = self._bounds.broken(flight, cancelled_ns)
+            self._conclude(flight, "cancelled", cancelled_ns, "cancelled when the load stopped")
+        self.live.in_flight = 0
+        self._on_stopped()
+
+    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        """A transport reports the end of a flight."""
+        if flight.index not in self._flying:
+            return
+        self._count_area(at_ns, -1)
+        self._leave_wire()
+        self._conclude(flight, end, at_ns, error)
+        if self.stop_ns < 0 and self._over(self._clock.now_ns()):
+            self.stop()
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self._clock.now_ns()
+        self._release_due(now)
+        self._expire(now)
+        if self.stop_ns >= 0:
+            return
+        if self._over(now):
+            self.stop()
+            return
+        gap = self._next_arrival_ns() - self._clock.now_ns() - _FILL_MARGIN_NS
+        self._bodies.fill(now, max(min(gap, _FILL_MOST_NS), _FILL_LEAST_NS))
+        self._arm()
+
+    def _arm(self) -> None:
+        deadlines = [self._doubtful[0][0] + 1 if self._doubtful else _NEVER]
+        while self._timeouts and self._timeouts[0].end:
+            self._timeouts.popleft()
+        if self._timeouts:
+            deadlines.append(self._timeouts[0].scheduled_ns + self._timeout_ns)
+        wake_ns = -(-min(deadlines) // _SLOT_NS) * _SLOT_NS
+        if self._clock.now_ns() < self._window_end_ns:
+            wake_ns = min(wake_ns, self._window_end_ns)
+        self._timer = self._clock.call_at(min(wake_ns, self._next_arrival_ns(), self._horizon_ns), self._wake)
+
+    def _next_arrival_ns(self) -> int:
+        return self._at_ns[self._position] if self._position < len(self._at_ns) else _NEVER
+
+    def _release_due(self, now_ns: int) -> None:
+        at_ns, total = self._at_ns, len(self._at_ns)
+        while self._position < total and at_ns[self._position] <= now_ns:
+            index, scheduled_ns = self._index[self._position], at_ns[self._position]
+            self._position += 1
+            self._release(index, scheduled_ns)
+
+    def _release(self, index: int, scheduled_ns: int) -> None:
+        cohort = self._window_start_ns <= scheduled_ns < self._window_end_ns
+        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort)
+        flight.input_tokens_planned = self._input[index]
+        flight.output_tokens_planned = self._output[index]
+        flight.prefix_tokens_planned = self._prefix[index]
+        flight.body = self._bodies.take(index)
+        flight.released_ns = self._clock.now_ns()
+        self._count_area(scheduled_ns, +1)
+        self._flying[index] = flight
+        self._timeouts.append(flight)
+        self.live.due += 1
+        if cohort:
+            self.cohort_undecided += 1
+            if self._bounds.any:
+                heappush(self._doubtful, (self._bounds.next_ns(flight, flight.released_ns), index, flight))
+        if self._cap is None or self._on_wire < self._cap:
+            self._enter_wire(flight)
+        else:
+            self._waiting.append(flight)
+
+    def _enter_wire(self, flight: Flight) -> None:
+        self._on_wire += 1
+        self.peak_in_flight = max(self.peak_in_flight, self._on_wire)
+        if self._cap is not None:
+            flight.admitted_ns = self._clock.now_ns()
+        self._transport.start(flight, self)
+
+    def _leave_wire(self) -> None:
+        self._on_wire -= 1
+        while self._waiting and self._cap is not None and self._on_wire < self._cap:
+            flight = self._waiting.popleft()
+            if not flight.end:  # it may have timed out in the queue
+                self._enter_wire(flight)
+
+    def _expire(self, now_ns: int) -> None:
+        """Book time-outs and certain misses."""
+        while self._timeouts and (self._timeouts[0].end or self._timeouts[0].scheduled_ns + self._timeout_ns <= now_ns):
+            flight = self._timeouts.popleft()
+            if flight.end:
+                continue
+            self._transport.cancel(flight)
+            self._count_area(now_ns, -1)
+            if flight.admitted_ns >= 0 or self._cap is None:
+                self._leave_wire()
+            self._conclude(flight, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
+        while self._doubtful and self._doubtful[0][0] < now_ns:
+            _, index, flight = heappop(self._doubtful)
+            if flight.end:
+                continue
+            flight.certain_miss = self._bounds.broken(flight, now_ns)
+            if flight.certain_miss:
+                self._decide(flight, miss=True)
+            else:  # a token came in the meantime, or only the end of the stream is missing
+                next_ns = self._bounds.next_ns(flight, now_ns)
+                heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, flight))
+
+    def _conclude(self, flight: Flight, end: HttpEnd, at_ns: int, error: str) -> None:
+        """Read the answer, find the outcome, write the row."""
+        del self._flying[flight.index]
+        flight.end, flight.ended_ns = end, at_ns
+        if flight.handed_over or (self._cap is not None and flight.admitted_ns < 0):
+            self.sent += 1  # the client did its part: the network, or the modelled gateway, had it
+        answer = None
+        if flight.status == 200:
+            complete = end == "complete"
+            answer = read_answer(flight.parts, flight.stamps, content_type=flight.content_type, complete=complete)
+        elif flight.parts and not error:
+            error = bounded(b"".join(flight.parts[:8]))
+        forced = flight.output_tokens_planned if self._forced else None
+        outcome, text = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=forced)
+        if end == "cancelled" and flight.cohort:
+            outcome = "censored"
+        self._watch_target(outcome, error)
+        live = self.live
+        if outcome == "ok":
+            live.ok += 1
+        elif end != "cancelled":
+            live.errors += 1
+        if outcome == "censored":
+            pass  # undecided, or already counted when its bound broke
+        elif flight.cohort:
+            good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
+            if good and flight.certain_miss:  # cannot be, but the record must not contradict the count
+                flight.certain_miss = ""
+            self._decide(flight, miss=not good)
+        if end != "cancelled":
+            flight.certain_miss = ""  # said only of what we cancelled
+        self.tables.add(flight, outcome, text, answer)
+        flight.parts, flight.stamps, flight.body = [], [], b""
+
+    def _decide(self, flight: Flight, *, miss: bool) -> None:
+        if flight.decided:
+            return
+        flight.decided = True
+        live = self.live
+        self.cohort_undecided -= 1
+        live.cohort_decided += 1
+        live.cohort_misses += miss
+
+    def _watch_target(self, outcome: str, error: str) -> None:
+        """A target that breaks connections in use and then refuses new ones has died."""
+        if outcome in ("connection_lost", "truncated", "stream_error"):
+            self._lost += 1
+        elif outcome == "connect_error" and self._lost and "refused" in error.lower():
+            self.target_died = True
+
+    def _over(self, now_ns: int) -> bool:
+        allowed = self._options.early_fail_misses
+        if allowed is not None and self.live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
+            self.stopped_early = True
+            return True
+        return now_ns >= self._horizon_ns or (now_ns >= self._window_end_ns and self.cohort_undecided == 0)
+
+    def _count_area(self, at_ns: int, change: int) -> None:
+        live = self.live
+        self._area += live.in_flight * (at_ns - self._area_at_ns)
+        self._area_at_ns = at_ns
+        live.in_flight += change

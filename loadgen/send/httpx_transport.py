@@ -1,0 +1,122 @@
+"""The same seam over httpx, for what `wire` does not speak: proxies (from the environment), special auth.
+
+Its ceiling is low, and is why it is not the default: on one core, 128-token streams at 10 ms, httpx keeps p99 of the
+send lag and of the TTFT error below 5 ms up to some 40 to 80 requests/s (`benchmarks/client_ceiling.py` measures it
+beside `wire`), with the CPU at 25–30 %. The heartbeat and send-lag gates make a run beyond that INVALID. Its pool is
+opened as far as it goes; where a request still waits in it, `sent_ns` shows the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from loadgen.errors import UsageError
+from loadgen.send.address import resolve, tls_context
+from loadgen.send.api import Endpoint
+from loadgen.send.clock import Clock
+from loadgen.send.flight import Flight, Landing
+from loadgen.send.openai import HttpEnd, bounded
+from loadgen.send.wire import RESPONSE_LIMIT_BYTES
+
+__all__ = ["HttpxTransport"]
+
+
+class HttpxTransport:
+    """One `httpx.AsyncClient`, one task a request."""
+
+    def __init__(self, endpoint: Endpoint, clock: Clock, *, keepalive_s: float) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._keepalive_s = keepalive_s
+        self._client: httpx.AsyncClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._urls: list[str] = []
+        self.opened_peak: int | None = None
+
+    async def open(self) -> None:
+        """Check the URLs and make the client. Raises `TargetUnreachable` or `UsageError`."""
+        proxied = httpx._utils.get_environment_proxies()  # a proxy resolves the name itself, perhaps only it can
+        for url in self._endpoint.urls:
+            if not proxied:
+                await resolve(url, self._endpoint.path)
+            self._urls.append(url.rstrip("/") + self._endpoint.path)
+        try:
+            self._client = httpx.AsyncClient(
+                verify=tls_context(self._endpoint),
+                headers={"content-type": "application/json", "accept-encoding": "identity", **self._endpoint.headers},
+                timeout=None,  # noqa: S113 - the dispatcher's time-out counts from the scheduled instant
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=None, keepalive_expiry=self._keepalive_s
+                ),
+            )
+        except (ValueError, TypeError, ImportError) as error:
+            raise UsageError(f"--transport httpx cannot be used as asked: {error}") from None
+
+    def start(self, flight: Flight, landing: Landing) -> None:
+        """Send a request now."""
+        task = asyncio.get_running_loop().create_task(self._exchange(flight, landing))
+        flight.handle = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self, flight: Flight) -> None:
+        """Drop a request."""
+        task, flight.handle = flight.handle, None
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _exchange(self, flight: Flight, landing: Landing) -> None:
+        assert self._client is not None
+        end: HttpEnd = "complete"
+        error = ""
+        began_connect_ns = 0
+
+        async def trace(name: str, info: dict[str, Any]) -> None:
+            nonlocal began_connect_ns
+            if name == "connection.connect_tcp.started":
+                flight.handed_over = True
+                began_connect_ns = self._clock.now_ns()
+            elif name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                flight.connect_ns = self._clock.now_ns() - began_connect_ns
+            elif name.endswith("send_request_headers.started"):
+                flight.handed_over = True
+            elif name.endswith("send_request_body.complete"):
+                flight.sent_ns = self._clock.now_ns()
+
+        try:
+            async with self._client.stream(
+                "POST", self._urls[flight.target], content=flight.body, extensions={"trace": trace}
+            ) as response:
+                flight.opened(
+                    self._clock.now_ns(), response.status_code, response.headers.get("content-type", "").lower()
+                )
+                received = 0
+                async for chunk in response.aiter_raw():
+                    received += len(chunk)
+                    if received > RESPONSE_LIMIT_BYTES:
+                        end, error = "bad", f"an answer of more than {RESPONSE_LIMIT_BYTES >> 20} MiB"
+                        break
+                    flight.received(chunk, self._clock.now_ns())
+                if not ({"content-length", "transfer-encoding"} & response.headers.keys()) and end == "complete":
+                    end = "eof" if response.http_version.startswith("HTTP/1") else "complete"
+        except (httpx.ConnectError, httpx.ProxyError) as failure:
+            end, error = "connect", bounded(str(failure) or type(failure).__name__)
+        except httpx.RemoteProtocolError as failure:
+            died = "disconnect" in str(failure) or "closed" in str(failure)
+            kept = "cut" if flight.headers_ns >= 0 else "lost"
+            end, error = (kept if died else "bad"), bounded(str(failure))  # type: ignore[assignment]
+        except httpx.HTTPError as failure:
+            end, error = "lost", bounded(str(failure) or type(failure).__name__)
+        flight.handle = None
+        landing.ended(flight, end, self._clock.now_ns(), error)

@@ -1,0 +1,184 @@
+"""One run from beginning to end: prepares the process, runs a dispatcher, restores what it changed, says what it
+saw."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+from analysis.verdict import RunFacts
+from loadgen.plan.types import Int64s, RunPlan
+from loadgen.send.address import connection_limit, raise_descriptor_limit
+from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.send.clock import Clock, ClockHealth
+from loadgen.send.closed import ClosedDispatcher
+from loadgen.send.dispatch import Dispatcher
+from loadgen.send.flight import BodySource, Transport
+from loadgen.send.heartbeat import Heartbeat
+from loadgen.send.httpx_transport import HttpxTransport
+from loadgen.send.table import Tables
+from loadgen.send.wire import WireTransport
+
+__all__ = ["StopSignal", "run_loop", "send_run"]
+
+PROGRESS_S: Final = 0.2
+_PREFILL_SLICE_NS: Final = 50_000_000
+_PREFILL_SLICES: Final = 200
+T = TypeVar("T")
+
+
+class StopSignal(Protocol):
+    """An event such as `asyncio.Event` or `anyio.Event`: set by the user's wish to stop."""
+
+    async def wait(self) -> object:
+        """Return once the user wants to stop."""
+        ...
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on uvloop where it is installed, else on asyncio."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def send_run(
+    plan: RunPlan,
+    bodies: BodySource,
+    endpoint: Endpoint,
+    options: SendOptions,
+    *,
+    clock: Clock,
+    sink: RecordSink | None = None,
+    progress: ProgressHook | None = None,
+    stop: StopSignal | None = None,
+    indices: Int64s | None = None,
+    worker: int = 0,
+) -> RunOutput:
+    """Offer one plan to an endpoint and return the tables and the facts of the run.
+
+    `clock`'s t0 is set here, after names are resolved and the first bodies are ready. `sink` gets every row as its
+    request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in flight
+    cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
+    (garbage collection is frozen and off), except that the soft limit of open files stays raised.
+
+    Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent.
+    """
+    raise_descriptor_limit()
+    kind = WireTransport if options.transport == "wire" else HttpxTransport
+    transport: Transport = kind(endpoint, clock, keepalive_s=options.keepalive_s)
+    await transport.open()
+    try:
+        await _prefill(bodies)
+        limit = connection_limit(len(set(endpoint.urls)))
+        stopped = asyncio.Event()
+        settings: dict[str, Any] = {
+            "plan": plan,
+            "bodies": bodies,
+            "transport": transport,
+            "clock": clock,
+            "options": options,
+            "tables": Tables(sink, worker=worker),
+            "targets": len(endpoint.urls),
+            "on_stopped": stopped.set,
+            "indices": indices,
+        }
+        dispatcher = (
+            Dispatcher(**settings)
+            if options.closed is None
+            else ClosedDispatcher(concurrency=options.closed, **settings)
+        )
+        heartbeat = Heartbeat(clock)
+        health = ClockHealth.read()
+        with _no_garbage_collection():
+            clock.start()
+            heartbeat.start()
+            dispatcher.start()
+            try:
+                await _until_stopped(dispatcher, stopped, stop, progress)
+            finally:
+                heartbeat.stop()
+                dispatcher.stop()
+        later = ClockHealth.read()
+    finally:
+        await transport.close()
+    if transport.opened_peak is not None:
+        limit = min(limit or transport.opened_peak, transport.opened_peak)
+    facts = RunFacts(
+        rate=plan.rate if options.closed is None else 0.0,
+        warmup_ns=plan.window.warmup_ns,
+        window_ns=plan.window.window_ns,
+        stop_ns=dispatcher.stop_ns,
+        due=dispatcher.due,
+        sent=dispatcher.sent,
+        cohort_due=dispatcher.cohort_due,
+        open_loop=options.closed is None,
+        stopped_early=dispatcher.stopped_early,
+        heartbeat_p99_s=heartbeat.p99_s(),
+        heartbeat_max_s=heartbeat.max_s(),
+        live_area_s=dispatcher.area_s,
+        peak_in_flight=dispatcher.peak_in_flight,
+        connection_limit=limit,
+        concurrency_cap=options.max_concurrency,
+        encode_starved=bodies.starved,
+        suspended_s=health.suspended_s(later),
+        clock_ratio_error=health.ratio_error(later),
+        wall_step_s=health.wall_step_s(later),
+        target_died=dispatcher.target_died,
+    )
+    tables = dispatcher.tables
+    return RunOutput(requests=tables.requests(), events=tables.events(), facts=facts)
+
+
+async def _prefill(bodies: BodySource) -> None:
+    """Fill the ring before t0, in slices that leave the loop alive; a ring that is slow to fill is not waited for."""
+    for _ in range(_PREFILL_SLICES):
+        if bodies.fill(0, _PREFILL_SLICE_NS) == 0:
+            return
+        await asyncio.sleep(0)
+
+
+async def _until_stopped(
+    dispatcher: Dispatcher,
+    stopped: asyncio.Event,
+    stop: StopSignal | None,
+    progress: ProgressHook | None,
+) -> None:
+    waits: list[asyncio.Task[object]] = [asyncio.create_task(stopped.wait())]
+    if stop is not None:
+        waits.append(asyncio.create_task(_wait(stop)))
+    try:
+        while True:
+            done, _ = await asyncio.wait(waits, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)
+            if progress is not None:
+                progress(dispatcher.counts())
+            if done:
+                return
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _wait(stop: StopSignal) -> object:
+    return await stop.wait()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Freeze what exists and switch collection off: a full collection amid a run pauses it for up to 200 ms."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()

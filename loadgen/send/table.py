@@ -1,0 +1,96 @@
+"""The run's two tables while they grow: one column an array, so that millions of rows cost bytes and not objects."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.records import columns
+from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
+from loadgen.send.api import RecordSink
+from loadgen.send.flight import Flight
+from loadgen.send.openai import Answer
+
+__all__ = ["Tables"]
+
+_EMPTY: Final = Answer()
+
+
+class Tables:
+    """Takes finished flights, hands each row to the sink, and becomes data frames in the end."""
+
+    def __init__(self, sink: RecordSink | None, *, worker: int = 0) -> None:
+        self._sink = sink
+        self._worker = worker
+        self._columns: list[Any] = [[] if dtype == "str" else array("q") for dtype in REQUEST_COLUMNS.values()]
+        self._event_counts = array("q")
+        self._event_at_ns = array("q")
+        self._event_tokens = array("q")
+
+    def add(self, flight: Flight, outcome: str, error: str, answer: Answer | None) -> None:
+        """One finished request."""
+        told = answer or _EMPTY
+        row = {
+            "index": flight.index,
+            "scheduled_ns": flight.scheduled_ns,
+            "released_ns": flight.released_ns,
+            "admitted_ns": flight.admitted_ns,
+            "sent_ns": flight.sent_ns,
+            "connect_ns": flight.connect_ns,
+            "headers_ns": flight.headers_ns,
+            "first_token_ns": told.first_token_ns,
+            "last_token_ns": told.last_token_ns,
+            "ended_ns": flight.ended_ns,
+            "outcome": outcome,
+            "http_status": flight.status,
+            "finish_reason": told.finish_reason,
+            "error": error,
+            "certain_miss": flight.certain_miss,
+            "input_tokens_planned": flight.input_tokens_planned,
+            "output_tokens_planned": flight.output_tokens_planned,
+            "prefix_tokens_planned": flight.prefix_tokens_planned,
+            "input_tokens": told.input_tokens,
+            "output_tokens": told.output_tokens,
+            "output_tokens_source": told.output_tokens_source,
+            "cached_tokens": told.cached_tokens,
+            "first_event_tokens": told.first_event_tokens,
+            "token_events": len(told.events),
+            "token_reads": told.token_reads,
+            "target": flight.target,
+            "worker": self._worker,
+        }
+        for column, value in zip(self._columns, row.values(), strict=True):
+            column.append(value)
+        events = told.events
+        self._event_counts.append(len(events))
+        if events:
+            at_ns, tokens = zip(*events, strict=True)
+            self._event_at_ns.extend(at_ns)
+            self._event_tokens.extend(tokens)
+        if self._sink is not None:
+            self._sink.add(row, events)
+
+    def requests(self) -> pd.DataFrame:
+        """The request table in schedule order."""
+        known = {
+            name: column if isinstance(column, list) else np.frombuffer(column, dtype=np.int64)
+            for name, column in zip(REQUEST_COLUMNS, self._columns, strict=True)
+        }
+        frame = columns(len(self._event_counts), known)
+        return frame.sort_values("index", kind="stable", ignore_index=True)
+
+    def events(self) -> pd.DataFrame:
+        """The event table, by request in schedule order and by time within it."""
+        index = np.repeat(
+            np.frombuffer(self._columns[0], dtype=np.int64), np.frombuffer(self._event_counts, dtype=np.int64)
+        )
+        values = {
+            "index": index,
+            "at_ns": np.frombuffer(self._event_at_ns, dtype=np.int64),
+            "tokens": np.frombuffer(self._event_tokens, dtype=np.int64),
+        }
+        order = np.argsort(index, kind="stable")
+        return pd.DataFrame({name: values[name][order].astype(dtype) for name, dtype in EVENT_COLUMNS.items()})

@@ -1,0 +1,56 @@
+"""Feeds captured reads to the sender's own HTTP parsing, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from loadgen.send.flight import Flight
+from loadgen.send.openai import HttpEnd
+from loadgen.send.wire import _Connection
+
+
+class Replay:
+    """The protocol of one connection, with a clock and a transport that do what they are told."""
+
+    def __init__(self) -> None:
+        self.flight = Flight(0, 0)
+        self.end: HttpEnd = ""
+        self._now_ns = 0
+        buffer = memoryview(bytearray(1 << 20))
+        clock = SimpleNamespace(now_ns=lambda: self._now_ns)
+        pool = SimpleNamespace(
+            transport=SimpleNamespace(read_buffer=buffer, clock=clock, connections=set()),
+            idle={},
+            request=lambda body: body,
+        )
+        self._connection = _Connection(cast("Any", pool))
+        self._connection.connection_made(_Transport())
+        self._connection.send(self.flight, cast("Any", self))
+
+    def feed(self, data: bytes, at_ns: int) -> None:
+        self._now_ns = at_ns
+        self._connection.get_buffer(-1)[: len(data)] = data
+        self._connection.buffer_updated(len(data))
+
+    def close(self, error: Exception | None = None) -> None:
+        """The peer is gone."""
+        self._connection.connection_lost(error)
+
+    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        self.end = end
+
+
+class _Transport(asyncio.Transport):
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass

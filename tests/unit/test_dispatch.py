@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.slo import Slo
+from analysis.stationarity import area_s
+from loadgen.plan.types import RunPlan
+from loadgen.send.api import SendOptions
+from loadgen.send.closed import ClosedDispatcher
+from loadgen.send.dispatch import Dispatcher
+from loadgen.send.heartbeat import Heartbeat
+from loadgen.send.table import Tables
+from tests.fakes.clock import FakeClock
+from tests.fakes.plans import MS, Bodies, plan_at
+from tests.fakes.streams import completion_events
+from tests.fakes.transport import FakeTransport
+
+HOUR_NS = 3_600_000_000_000
+
+
+class Run:
+    """One dispatcher on a fake clock and a fake transport."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        service: Callable[[int], tuple[float, float] | None] = lambda _: (1.0, 1.0),
+        *,
+        closed: int | None = None,
+        refused: set[int] | None = None,
+        **options: Any,
+    ) -> None:
+        self.clock = FakeClock()
+        self.transport = FakeTransport(self.clock, service)
+        self.transport.refused = refused or set()
+        self.bodies = Bodies()
+        self.stops = 0
+        settings: dict[str, Any] = {
+            "plan": plan, "bodies": self.bodies, "transport": self.transport, "clock": self.clock,
+            "options": SendOptions(**options), "tables": Tables(None), "targets": 1, "on_stopped": self._count,
+        }  # fmt: skip
+        self.dispatcher = Dispatcher(**settings) if closed is None else ClosedDispatcher(concurrency=closed, **settings)
+        self.dispatcher.start()
+
+    def _count(self) -> None:
+        self.stops += 1
+
+    def go(self, until_ms: float = 1e6) -> pd.DataFrame:
+        self.clock.run(round(until_ms * MS))
+        return self.dispatcher.tables.requests()
+
+
+def conserved(run: Run, requests: pd.DataFrame) -> None:
+    facts = run.dispatcher
+    assert (requests["scheduled_ns"] < facts.stop_ns).sum() == facts.due == facts.sent
+    assert facts.area_s == pytest.approx(area_s(requests, until_ns=facts.stop_ns), rel=1e-9)
+
+
+def test_ten_hours_without_drift() -> None:
+    rng = np.random.default_rng(7)
+    at_ms = np.cumsum(rng.exponential(4000.0, 9_000))
+    run = Run(plan_at(at_ms, window_ms=at_ms[-1] + 1, output_tokens=1))
+    requests = run.go(12 * 3600e3)
+    assert len(requests) == 9_000
+    assert requests["scheduled_ns"].iloc[-1] > 9.5 * HOUR_NS
+    assert (requests["released_ns"] == requests["scheduled_ns"]).all()
+    assert [at for _, at in run.transport.started] == list(requests["scheduled_ns"])
+    conserved(run, requests)
+
+
+def test_what_is_due_while_the_loop_was_away_goes_out_at_once_and_in_order() -> None:
+    run = Run(plan_at([10, 20, 30, 400]))
+    run.clock.time_ns = 300 * MS  # the loop comes back late
+    requests = run.go()
+    assert run.transport.started == [(0, 300 * MS), (1, 300 * MS), (2, 300 * MS), (3, 400 * MS)]
+    assert list(requests["scheduled_ns"]) == [10 * MS, 20 * MS, 30 * MS, 400 * MS]
+
+
+def test_no_response_is_ever_waited_for() -> None:
+    run = Run(plan_at(range(1, 101)), lambda _: None, timeout_s=5)
+    requests = run.go()
+    assert [at for _, at in run.transport.started] == [i * MS for i in range(1, 101)]
+    assert set(requests["outcome"]) == {"timeout"}
+    assert run.dispatcher.peak_in_flight == 100
+    conserved(run, requests)
+
+
+def test_a_time_out_counts_from_the_scheduled_instant() -> None:
+    run = Run(plan_at([7]), lambda _: None, timeout_s=2)
+    requests = run.go()
+    assert requests["ended_ns"][0] == 2010 * MS  # time-outs share wake-ups every 10 ms
+    assert run.transport.cancelled == [0]
+
+
+def test_the_load_stays_on_until_the_cohort_is_decided() -> None:
+    # the cohort's last request takes 500 ms; arrivals go on every 50 ms meanwhile, and no longer
+    at_ms = [*range(50, 1000, 50), *range(1000, 3000, 50)]
+    run = Run(plan_at(at_ms, window_ms=1000, output_tokens=1), lambda i: (500.0, 1.0))
+    requests = run.go()
+    assert run.stops == 1
+    assert run.dispatcher.stop_ns == pytest.approx(1450 * MS, abs=MS)
+    assert run.dispatcher.due == len(requests) == 29
+    assert list(requests["outcome"][:19]) == ["ok"] * 19
+    assert set(requests["outcome"][19:]) == {"aborted"}
+    conserved(run, requests)
+
+
+@pytest.mark.parametrize(
+    ("slo", "service", "stop_ms", "miss"),
+    [
+        (Slo(ttft_s=0.3), None, 990 + 300, "ttft"),
+        (Slo(e2e_s=0.6), None, 990 + 600, "e2e"),
+        (Slo(tpot_s=0.1), (10.0, 5000.0), 990 + 10 + 300, "tpot"),  # O = 4: the last token has to come within 3 B_d
+        (Slo(ttft_s=0.3, e2e_s=0.4), (10.0, 5000.0), 990 + 400, "e2e"),
+    ],
+)
+def test_a_certain_miss_decides(slo: Slo, service: tuple[float, float] | None, stop_ms: float, miss: str) -> None:
+    run = Run(plan_at([500, 990, 1100], window_ms=1000), lambda _: service, slo=slo)
+    requests = run.go()
+    assert run.dispatcher.stop_ns == pytest.approx(stop_ms * MS, abs=10.1 * MS)
+    assert list(requests["outcome"]) == ["censored", "censored", "aborted"]
+    assert list(requests["certain_miss"][:2]) == [miss, miss]
+    assert run.dispatcher.live.cohort_misses == 2
+    conserved(run, requests)
+
+
+def test_a_token_in_time_keeps_a_request_undecided() -> None:
+    run = Run(plan_at([500], window_ms=1000, output_tokens=2), lambda _: (200.0, 4000.0), slo=Slo(ttft_s=0.3))
+    requests = run.go()
+    assert list(requests["outcome"]) == ["ok"]
+    assert run.dispatcher.live.cohort_misses == 0
+
+
+def test_nobody_is_certain_to_miss_once_the_last_token_came() -> None:
+    run = Run(plan_at([500], window_ms=1000, output_tokens=1), lambda _: None, slo=Slo(e2e_s=0.2))
+    run.clock.run(505 * MS)
+    flight = next(iter(run.dispatcher._flying.values()))
+    flight.opened(505 * MS, 200, "text/event-stream")
+    flight.received(completion_events(1)[0], 505 * MS)
+    run.clock.run(2000 * MS)  # the end of the stream comes long after B_e
+    assert run.dispatcher.live.cohort_misses == 0
+    assert run.stops == 0
+    for piece in completion_events(1)[1:]:
+        flight.received(piece, 2000 * MS)
+    run.transport.finish(flight, run.dispatcher, "complete")
+    assert list(run.dispatcher.tables.requests()["outcome"]) == ["ok"]
+    assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 1)
+
+
+def test_at_the_horizon_what_is_undecided_is_censored() -> None:
+    run = Run(plan_at([500, 1500], window_ms=1000, tail_ms=1000), lambda _: None)
+    requests = run.go()
+    assert run.dispatcher.stop_ns == 2000 * MS + 1
+    assert list(requests["outcome"]) == ["censored", "aborted"]
+    assert list(requests["certain_miss"]) == ["", ""]
+
+
+@pytest.mark.parametrize("clock", ["scheduled", "sent"])
+def test_early_fail(clock: Any) -> None:
+    at_ms = list(range(10, 1000, 10))
+    slo = Slo(ttft_s=0.05, clock=clock)
+    run = Run(plan_at(at_ms, window_ms=1000), lambda _: None, slo=slo, early_fail_misses=5)
+    requests = run.go()
+    facts = run.dispatcher
+    assert facts.stopped_early
+    assert facts.stop_ns == pytest.approx(120 * MS, abs=10.1 * MS)  # the sixth is certain at 60 + 50 ms
+    assert facts.cohort_due == 99
+    assert (requests["certain_miss"] == "ttft").sum() >= 6
+    conserved(run, requests)
+    late = Run(
+        plan_at(at_ms, window_ms=1000), lambda _: None, slo=slo, early_fail_misses=5, early_fail_after_ns=500 * MS
+    )
+    late.go()
+    assert late.dispatcher.stop_ns >= 500 * MS
+
+
+def test_failures_are_misses_and_only_those_of_the_cohort_count() -> None:
+    plan = plan_at([10, 20, 30, 150, 160, 170], warmup_ms=100, window_ms=1000)
+    run = Run(plan, refused={0, 1, 2, 3}, slo=Slo(ttft_s=1.0), early_fail_misses=1)
+    requests = run.go()
+    assert not run.dispatcher.stopped_early
+    assert (run.dispatcher.live.cohort_decided, run.dispatcher.live.cohort_misses) == (3, 1)
+    assert list(requests["outcome"]) == ["connect_error"] * 4 + ["ok"] * 2
+    conserved(run, requests)
+
+
+def test_a_concurrency_cap_is_a_queue_that_the_records_show() -> None:
+    run = Run(plan_at([10, 11, 12, 13], output_tokens=1), lambda _: (100.0, 1.0), max_concurrency=2)
+    requests = run.go()
+    assert list(requests["admitted_ns"]) == [10 * MS, 11 * MS, 110 * MS, 111 * MS]
+    assert list(requests["released_ns"]) == list(requests["scheduled_ns"])
+    assert run.dispatcher.peak_in_flight == 2
+    conserved(run, requests)
+
+
+def test_a_request_that_times_out_in_the_queue_frees_no_slot_twice() -> None:
+    run = Run(
+        plan_at([10, 11, 12], output_tokens=1),
+        lambda i: (400.0, 1.0) if i == 0 else (1.0, 1.0),
+        max_concurrency=1,
+        timeout_s=0.5,
+    )
+    run.transport.service = lambda i: None if i == 0 else (1.0, 1.0)
+    requests = run.go()
+    assert requests["outcome"][0] == "timeout"
+    assert run.dispatcher.peak_in_flight == 1
+    conserved(run, requests)
+
+
+def test_a_stop_in_the_middle_keeps_the_books() -> None:
+    run = Run(plan_at(range(10, 1000, 10)), lambda _: (200.0, 1.0), max_concurrency=3)
+    run.clock.run(500 * MS)
+    run.dispatcher.stop()
+    run.dispatcher.stop()
+    requests = run.go()
+    assert run.stops == 1
+    assert len(requests) == 50
+    assert (requests["outcome"] == "censored").sum() > 40
+    conserved(run, requests)
+
+
+def test_the_death_of_a_target() -> None:
+    run = Run(plan_at([10, 20, 30], output_tokens=1), lambda _: None, refused={1, 2})
+    run.clock.run(15 * MS)
+    flight = next(iter(run.dispatcher._flying.values()))
+    run.transport.finish(flight, run.dispatcher, "lost")
+    run.go()
+    assert run.dispatcher.target_died
+
+
+def test_a_closed_loop_keeps_n_in_flight() -> None:
+    plan = plan_at([0] * 400, window_ms=1000, output_tokens=1)
+    run = Run(plan, lambda _: (10.0, 1.0), closed=4)
+    requests = run.go()
+    assert run.dispatcher.peak_in_flight == 4
+    assert list(requests["scheduled_ns"][:8]) == [0] * 4 + [10 * MS] * 4
+    in_window = requests["scheduled_ns"] < 1000 * MS
+    assert run.dispatcher.cohort_due == in_window.sum() == 400
+    assert list(requests["index"]) == list(range(len(requests)))
+    conserved(run, requests)
+
+
+def test_a_closed_loop_stops_when_its_cohort_is_decided() -> None:
+    run = Run(plan_at([0] * 1000, window_ms=100, output_tokens=1), lambda _: (30.0, 1.0), closed=2)
+    requests = run.go()
+    assert run.dispatcher.cohort_due == 8
+    assert list(requests["outcome"])[:8] == ["ok"] * 8
+    assert run.dispatcher.stop_ns < 130 * MS
+    conserved(run, requests)
+
+
+def test_a_blocked_loop_owes_every_tick() -> None:
+    clock = FakeClock()
+    heartbeat = Heartbeat(clock)
+    heartbeat.start()
+    clock.run(10_000 * MS)
+    assert (heartbeat.p99_s(), heartbeat.max_s()) == (0.0, 0.0)
+    clock.time_ns += 300 * MS
+    heartbeat.stop()
+    assert heartbeat.max_s() == pytest.approx(0.29)
+    assert heartbeat.p99_s() == pytest.approx(0.19)  # rank 1020 of 1030 ticks, the last 30 of them late

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, bounded, outcome_of, read_answer
+from tests.fakes.replay import Replay
+from tests.fakes.streams import DONE, completion_events, delta, event, text, usage
+
+CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / "vllm_0.32.0"
+
+
+def read(*pieces: bytes, complete: bool = True, content_type: str = "text/event-stream") -> Answer:
+    """Each piece in a read of its own, stamped 10, 20, 30, ..."""
+    stamps = [10 * (i + 1) for i in range(len(pieces))]
+    return read_answer(list(pieces), stamps, content_type=content_type, complete=complete)
+
+
+def judge(answer: Answer | None, end: HttpEnd = "complete", status: int = 200, forced: int | None = None) -> str:
+    return outcome_of(answer, end=end, status=status, error="", forced_tokens=forced)[0]
+
+
+def test_a_whole_completion() -> None:
+    answer = read(*completion_events(4))
+    assert answer.events == [(10, -1), (20, -1), (30, -1), (40, -1)]
+    assert (answer.first_token_ns, answer.last_token_ns, answer.token_reads) == (10, 40, 4)
+    assert (answer.output_tokens, answer.output_tokens_source, answer.input_tokens) == (4, "usage", 8)
+    assert (answer.finish_reason, answer.done, answer.first_event_tokens) == ("length", True, 1)
+    assert judge(answer, forced=4) == "ok"
+    assert judge(answer, forced=5) == "short_output"
+
+
+def test_a_role_only_opener_is_no_token_and_other_openers_are() -> None:
+    answer = read(event(delta(role="assistant", content="")), event(delta(content="a")), event(delta("stop")), DONE)
+    assert [at for at, _ in answer.events] == [20, 30]
+    openers = ({"content": "a"}, {"reasoning": "r"}, {"reasoning_content": "r"}, {"tool_calls": [{"index": 0}]},
+               {"function_call": {"name": "f"}})  # fmt: skip
+    for fields in openers:
+        assert read(event(delta(role="assistant", **fields))).first_token_ns == 10
+    assert read(event(delta("stop", role="assistant", content=""))).first_token_ns == 10
+    with_ids = {"choices": [{"delta": {"role": "assistant", "content": ""}, "token_ids": [5]}]}
+    assert read(event(with_ids)).first_token_ns == 10
+
+
+def test_a_role_in_every_event_hides_no_token_after_the_first() -> None:
+    pieces = [event(delta(role="assistant", content=c)) for c in ("", "a", "", "b")]
+    assert [at for at, _ in read(*pieces).events] == [20, 30, 40]
+
+
+def test_an_empty_text_is_a_token() -> None:
+    answer = read(event(text("a")), event(text("")), event(text("b", "stop")), event(usage(3)), DONE)
+    assert len(answer.events) == 3
+    answer = read(event(text("", "stop")), event(usage(1)), DONE)
+    assert (len(answer.events), answer.output_tokens, judge(answer)) == (1, 1, "ok")
+
+
+def test_reasoning_and_tool_deltas_are_tokens() -> None:
+    pieces = [delta(role="assistant", content=""), delta(reasoning_content="h"), delta(reasoning="m"),
+              delta(tool_calls=[{"index": 0}]), delta("tool_calls")]  # fmt: skip
+    answer = read(*map(event, pieces), event(usage(4)), DONE)
+    assert [at for at, _ in answer.events] == [20, 30, 40, 50]
+    assert judge(answer) == "ok"
+
+
+def test_continuous_usage_counts_the_tokens_of_each_event() -> None:
+    pieces = [text("ab", usage={"completion_tokens": 3}), text("c", usage={"completion_tokens": 4}),
+              text("de", "stop", usage={"completion_tokens": 6})]  # fmt: skip
+    answer = read(*map(event, pieces), event(usage(6)), DONE)
+    assert answer.events == [(10, 3), (20, 1), (30, 2)]
+    assert (answer.first_event_tokens, answer.output_tokens, answer.output_tokens_source) == (3, 6, "usage")
+
+
+def test_token_ids_count_where_no_usage_does() -> None:
+    def with_ids(ids: list[int], finish: str | None = None) -> bytes:
+        return event({"choices": [{"text": "x", "token_ids": ids, "finish_reason": finish}]})
+
+    answer = read(with_ids([1, 2]), with_ids([3], "stop"), DONE)
+    assert (answer.output_tokens, answer.output_tokens_source, answer.first_event_tokens) == (3, "token_ids", 2)
+    assert read(with_ids([1, 2]), with_ids([3], "stop"), event(usage(4)), DONE).output_tokens_source == "usage"
+
+
+def test_without_usage_events_stand_in_and_a_forced_length_is_believed_by_its_finish() -> None:
+    answer = read(event(text("a")), event(text("b", "length")), DONE)
+    assert (answer.output_tokens, answer.output_tokens_source) == (2, "events")
+    assert judge(answer, forced=8) == "ok"
+    assert judge(read(event(text("a")), event(text("b", "stop")), DONE), forced=8) == "short_output"
+
+
+def test_cached_tokens_and_noise_in_usage() -> None:
+    answer = read(event(text("a", "stop")), event(usage(1, prompt_tokens_details={"cached_tokens": 5})), DONE)
+    assert answer.cached_tokens == 5
+    noise: list[Any] = [None, 3, {"completion_tokens": 2**60}, {"completion_tokens": True}, {"prompt_tokens": -4}]
+    for value in noise:
+        answer = read(event(text("a", "stop")), event({"choices": [], "usage": value}), DONE)
+        assert (answer.input_tokens, answer.output_tokens, answer.output_tokens_source) == (-1, 1, "events")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        event({"error": {"message": "engine died", "code": 500}}),
+        event({"object": "error", "message": "engine died"}),
+        b'event: error\ndata: {"message": "engine died"}\n\n',
+        event({"error": "engine died"}),
+    ],
+)
+def test_an_error_event_is_a_failure_even_with_done(broken: bytes) -> None:
+    answer = read(event(text("a")), broken, DONE)
+    assert outcome_of(answer, end="complete", status=200, error="", forced_tokens=None) == (
+        "stream_error",
+        "engine died",
+    )
+    assert judge(answer, end="lost") == "stream_error"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "unknown", "content_filter"])
+def test_a_finish_reason_that_is_not_good_is_a_failure_even_with_done(reason: str) -> None:
+    assert judge(read(event(text("a")), event(text("", reason)), event(usage(2)), DONE)) == "stream_error"
+
+
+def test_the_proper_end() -> None:
+    whole = read(event(text("a", "stop")), DONE)
+    never_done = read(event(text("a", "stop")))
+    assert judge(whole, end="complete") == "ok"
+    assert judge(never_done, end="complete") == "ok"
+    assert judge(whole, end="cut") == "truncated"
+    assert judge(whole, end="eof") == "ok"
+    assert judge(never_done, end="eof") == "truncated"
+    assert judge(whole, end="lost") == "connection_lost"
+    assert judge(read(event(text("a")), DONE), end="complete") == "truncated"
+    assert judge(read(event(text("a")), b'data: {"cho', complete=False), end="cut") == "truncated"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"data: {nonsense}\n\n", b'data: {"choices":[{"text":"\xff"}]}\n\n', b"data: 7\n\n", b"data: [DONE]\n\n",
+        b'data: {"choices":{"a":1}}\n\n', b'data: {"choices":[3]}\n\n', b": only comments\n\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_answer(body: bytes) -> None:
+    assert judge(read(body)) == "bad_response"
+
+
+def test_html_is_no_answer_and_is_shown_escaped() -> None:
+    answer = read(b"<html>\x1b[31m\r\n" + b"x" * 500, content_type="text/html")
+    outcome, error = outcome_of(answer, end="complete", status=200, error="", forced_tokens=None)
+    assert outcome == "bad_response"
+    assert "<html>\\x1b[31m" in error
+    assert error.isprintable()
+    assert len(bounded(error)) <= 200
+
+
+def test_a_plain_json_answer_is_one_token_event_at_its_last_read() -> None:
+    body = b'{"choices":[{"text":"abc","finish_reason":"length"}],"usage":{"prompt_tokens":8,"completion_tokens":4}}'
+    answer = read(body[:20], body[20:], content_type="application/json")
+    assert answer.events == [(20, 4)]
+    assert (answer.output_tokens, judge(answer, forced=4)) == (4, "ok")
+    assert judge(read(body[:20], content_type="application/json", complete=False), end="cut") == "truncated"
+    assert judge(read(b'{"error":{"message":"no"}}', content_type="application/json")) == "stream_error"
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (429, "rejected"), (503, "rejected"), (500, "http_error"), (502, "http_error"), (504, "http_error"),
+        (400, "workload_error"), (401, "workload_error"), (403, "workload_error"), (404, "workload_error"),
+        (413, "workload_error"), (422, "workload_error"), (204, "bad_response"), (301, "bad_response"),
+        (405, "bad_response"), (-1, "connection_lost"),
+    ],
+)  # fmt: skip
+def test_statuses(status: int, outcome: str) -> None:
+    assert judge(None, status=status) == outcome
+
+
+def test_ends_that_are_no_answer() -> None:
+    assert judge(None, end="connect", status=-1) == "connect_error"
+    assert judge(None, end="timeout", status=-1) == "timeout"
+    assert judge(read(*completion_events(2)), end="timeout") == "timeout"
+    assert judge(read(*completion_events(2)), end="cancelled") == "aborted"
+    assert judge(None, end="lost", status=-1) == "connection_lost"
+
+
+STREAM = b"".join(
+    [b": hello\n\n", event(delta(role="assistant", content="")), event(delta(content="é")), event(delta(content="")),
+     event({"choices": [], "usage": {"completion_tokens": 2}}), event(delta("stop")), DONE]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, len(STREAM))), st.booleans())
+def test_any_cut_into_reads_gives_the_same_answer(cuts: list[int], crlf: bool) -> None:
+    body = STREAM.replace(b"\n", b"\r\n") if crlf else STREAM
+    edges = sorted({0, len(body), *cuts})
+    parts = [body[a:b] for a, b in pairwise(edges)]
+    stamps = edges[1:]  # a read's stamp says how far the body had come
+    cut = read_answer(parts, stamps, content_type="text/event-stream", complete=True)
+    bytewise = read_answer(
+        [bytes([b]) for b in body],
+        list(range(1, len(body) + 1)),
+        content_type="text/event-stream",
+        complete=True,
+    )
+    for name in ("finish_reason", "done", "output_tokens", "output_tokens_source", "error", "bad"):
+        assert getattr(cut, name) == getattr(bytewise, name)
+    assert [t for _, t in cut.events] == [t for _, t in bytewise.events]
+    # the read that completes an event is the first one that reaches its end
+    assert [at for at, _ in cut.events] == [min(s for s in stamps if s >= at) for at, _ in bytewise.events]
+    watch = FirstTokenWatch()
+    live = next(stamp for part, stamp in zip(parts, stamps, strict=True) if watch.feed(part))
+    assert live == cut.first_token_ns
+
+
+def test_a_huge_event_ends_the_live_watch_but_not_the_parse() -> None:
+    watch = FirstTokenWatch()
+    piece = b"data: " + b" " * 600_000
+    assert watch.feed(piece) is False
+    assert watch.feed(piece) is None
+    assert read(b'data: {"choices":[{"text":"' + b"x" * 2_000_000 + b'","finish_reason":"stop"}]}\n\n').events
+
+
+# ---- raw captures of a real server ----------------------------------------------------------------------------------
+
+LINE = re.compile(rb"\[ *([0-9.]+)\] \[ *(\d+)\] (.*)", re.DOTALL)
+
+
+def capture(name: str) -> tuple[int, Answer, HttpEnd]:
+    """Status, answer and end of one captured exchange, each recv() one read."""
+    path = CAPTURES / f"{name}.txt"
+    if not path.exists():
+        pytest.skip("no captures beside the repository")
+    reads: dict[int, list[bytes]] = {}
+    stamp: dict[int, int] = {}
+    for line in path.read_bytes().split(b"\n"):
+        match = LINE.fullmatch(line)
+        if match:
+            number = int(match[2])
+            reads.setdefault(number, []).append(match[3][:-2] + b"\r" if match[3].endswith(b"\\r") else match[3])
+            stamp[number] = round(float(match[1]) * 1e6)
+    raw = {number: b"\n".join(lines) for number, lines in reads.items()}
+    replay = Replay()
+    for number, data in raw.items():
+        replay.feed(data, stamp[number])
+    replay.close()
+    flight = replay.flight
+    complete = replay.end == "complete"
+    answer = read_answer(flight.parts, flight.stamps, content_type=flight.content_type, complete=complete)
+    assert flight.first_token_ns in (answer.first_token_ns, -1)
+    return flight.status, answer, replay.end
+
+
+def test_capture_engine_death_is_a_failure_although_done_came() -> None:
+    status, answer, end = capture("engine_sigkill_mid_stream")
+    assert (status, answer.done, end) == (200, True, "complete")
+    outcome, error = outcome_of(answer, end=end, status=status, error="", forced_tokens=2000)
+    assert outcome == "stream_error"
+    assert error.startswith("EngineCore encountered an issue")
+
+
+def test_capture_sigterm_aborts() -> None:
+    status, answer, end = capture("server_sigterm_mid_stream")
+    assert outcome_of(answer, end=end, status=status, error="", forced_tokens=2000)[0] == "stream_error"
+    assert (answer.finish_reason, answer.output_tokens) == ("abort", 87)
+
+
+def test_capture_sigkill_truncates() -> None:
+    status, answer, end = capture("server_sigkill_mid_stream")
+    assert (status, end, judge(answer, end=end)) == (200, "cut", "truncated")
+    assert len(answer.events) > 80
+
+
+def test_capture_503_is_rejected() -> None:
+    status, _, end = capture("queue_limit_503_raw")
+    assert (status, judge(None, end=end, status=status)) == (503, "rejected")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "source", "k"),
+    [
+        ("chat_stream_max1", 1, "usage", 1), ("comp_stream_max1", 1, "usage", 1), ("chat_stream_64", 64, "usage", 1),
+        ("comp_stream_64", 64, "usage", 1), ("chat_stream_usage_continuous", 8, "usage", 1),
+        ("comp_stream_ids_usage_cont", 8, "usage", 1), ("comp_stream_return_token_ids", 8, "usage", 1),
+        ("chat_stream_plain", 7, "events", 1),  # 8 tokens in 7 events: a count of events is only a lower bound
+        ("comp_stream_plain", 8, "events", 1),
+        ("comp_stream_eos_first", 1, "usage", 1), ("chat_stream_eos_stop", 13, "usage", 1),
+        ("comp_nonstream", 8, "usage", 8), ("comp_stream_usage_prompt_tokens_details_2nd", 4, "usage", 1),
+    ],
+)  # fmt: skip
+def test_captures_of_good_answers(name: str, tokens: int, source: str, k: int) -> None:
+    status, answer, end = capture(name)
+    assert (status, end, judge(answer, end=end)) == (200, "complete", "ok")
+    assert (answer.output_tokens, answer.output_tokens_source) == (tokens, source)
+    assert answer.first_event_tokens == k
+    if name in ("chat_stream_usage_continuous", "comp_stream_ids_usage_cont", "comp_stream_return_token_ids"):
+        assert [t for _, t in answer.events] == [1] * 8
+    if name == "chat_stream_max1":
+        assert len(answer.events) == 1  # the role-only opener came in a read of its own and is none
+
+
+def test_capture_of_a_wrong_model_is_a_workload_error() -> None:
+    status, _, end = capture("dev0_err_bad_model_stream")
+    assert judge(None, end=end, status=status) == "workload_error"

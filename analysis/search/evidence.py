@@ -64,9 +64,9 @@ class Evidence:
 
     def __init__(self, spec: SearchSpec, seeds: SeedBook, criteria: Criteria) -> None:
         self.rates = spec.grid
-        self.levels = [Level.UNKNOWN] * len(self.rates)
         self.findings: list[Finding] = []
         self.lowest_refused = ""  # why the lowest rate is UPPER whatever its own runs say: its sentinel failed
+        self._levels: dict[int, Level] = {}  # of the rates that were tried: few, however fine the grid
         self._spec = spec
         self._seeds = seeds
         self._criteria = criteria
@@ -91,11 +91,10 @@ class Evidence:
         repeats = [r for r in missing if r in thin and self._thin_runs[place, r] < 2]
         failed: dict[int, int] = {}
         if kind == "search":
-            for j in range(k + 1, len(self.rates)):
-                if self.levels[j] == Level.UPPER:
-                    for r, verdict in self._counting["search", j].items():
-                        if verdict.status == "FAIL":
-                            failed.setdefault(r, j)
+            for j in sorted(j for j, level in self._levels.items() if j > k and level == Level.UPPER):
+                for r, verdict in self._counting["search", j].items():
+                    if verdict.status == "FAIL":
+                        failed.setdefault(r, j)
         return sorted((r for r in missing if r not in thin), key=lambda r: (failed.get(r, math.inf), r)) + repeats
 
     def block(self, k: int) -> int:
@@ -117,10 +116,22 @@ class Evidence:
 
     def bracket(self) -> tuple[int | None, int | None]:
         """(smallest UPPER, largest passing rate below it) as grid indices. In a table only all R passes count."""
-        upper = self.levels.index(Level.UPPER) if Level.UPPER in self.levels else None
+        upper = min((k for k, level in self._levels.items() if level == Level.UPPER), default=None)
         enough = Level.REPLICATED if self._spec.tabulate else Level.PROVISIONAL
-        below = range((len(self.rates) if upper is None else upper) - 1, -1, -1)
-        return upper, next((k for k in below if self.levels[k] >= enough), None)
+        passing = (k for k, level in self._levels.items() if level >= enough and (upper is None or k < upper))
+        return upper, max(passing, default=None)
+
+    def level(self, k: int) -> Level:
+        """What is known of a rate."""
+        return self._levels.get(k, Level.UNKNOWN)
+
+    def inversions(self) -> tuple[tuple[float, float], ...]:
+        """(smallest failing rate, passing rate above it) for each of those."""
+        upper = self.bracket()[0]
+        if upper is None:
+            return ()
+        above = sorted(k for k, level in self._levels.items() if k > upper and level >= Level.PROVISIONAL)
+        return tuple((self.rates[upper], self.rates[k]) for k in above)
 
     # what a verdict means
 
@@ -144,9 +155,9 @@ class Evidence:
 
     def refresh(self, k: int) -> None:
         """Recompute the level of a rate."""
-        self.levels[k] = self._level(k)
+        self._levels[k] = self._weigh(k)
 
-    def _level(self, k: int) -> Level:
+    def _weigh(self, k: int) -> Level:
         search, confirm = self._counting["search", k], self._counting["confirm", k]
         if k == 0 and self.lowest_refused:
             return Level.UPPER
@@ -171,7 +182,7 @@ class Evidence:
 
     def tested(self, kind: Kind) -> Iterator[RateVerdict]:
         """The judge's word on every rate with runs of a kind, rising."""
-        return (self.judge(kind, k) for k in range(len(self.rates)) if self._counting[kind, k] or self._thin[kind, k])
+        return (self.judge(kind, k) for k in sorted(self._levels) if self._counting[kind, k] or self._thin[kind, k])
 
     def why(self, k: int) -> str:
         """Why a rate is UPPER, in the words of the run that failed, or of the judge on all of them."""
@@ -191,7 +202,7 @@ class Evidence:
             self.refresh(request.rate_index)
             if self._spec.tabulate and request.kind == "search":
                 return None
-        if self._thin_runs[place, replicate] < 2 or self.levels[request.rate_index] == Level.UPPER:
+        if self._thin_runs[place, replicate] < 2 or self.level(request.rate_index) == Level.UPPER:
             return None
         why = f"cannot tell at {self.name(request.rate_index)}, twice the run was too small to be believed"
         return ENDS["evidence"], f"{why}; lengthen the window: {verdict.reason}"
@@ -225,7 +236,7 @@ class Evidence:
         text += f", spare seed {spare} takes its place{' at every rate' if home[1] < 0 else ''}: {why}"
         self.findings.append(Finding(check="replaced", blame=blame, severity="warning", text=text))
         # what the old seed did no longer counts
-        for rate in range(len(self.rates)) if home[1] < 0 else (k,):
+        for rate in sorted(self._levels.keys() | {k}) if home[1] < 0 else (k,):
             place = (kind, rate)
             self._thin_runs.pop((place, replicate), None)
             thin, counted = self._thin[place].pop(replicate, None), self._counting[place].pop(replicate, None)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final, Literal, Self
 
 from analysis.intervals import pass_share_bound
@@ -68,7 +69,8 @@ class Search:
         rates = self._evidence.rates
         self._coarse = coarse_steps(rates)
         # as many decimals as it takes for directories to differ wherever rates do
-        self._decimals = next(d for d in range(3, 400) if len({f"{rate:.{d}f}" for rate in rates}) == len(rates))
+        gap = min((high - low for low, high in pairwise(rates)), default=1.0)
+        self._decimals = max(3, math.ceil(-math.log10(gap)) + 1)
         self._history: list[tuple[RunRequest, RunVerdict]] = []
         self._sentinels: list[RunVerdict] = []
         self._since_sentinel = 0
@@ -125,28 +127,28 @@ class Search:
 
     def _place(self) -> tuple[Kind, int] | None:
         """Where the next run goes: its kind and rate; `None` when all is known."""
-        known, levels = self._evidence, self._evidence.levels
+        known = self._evidence
         if self._spec.tabulate:
-            unfinished = next((k for k in range(len(levels)) if known.pending("search", k)), None)
+            unfinished = next((k for k in range(len(known.rates)) if known.pending("search", k)), None)
             if unfinished is not None:
                 return "search", unfinished
         upper, lower = known.bracket()
         if not self._spec.tabulate:
             if upper == 0:
                 return None
-            climb = next((k for k in self._coarse if levels[k] < Level.PROVISIONAL), None) if upper is None else None
-            if climb is not None:
-                return "search", climb
+            climb = (k for k in self._coarse if upper is None and known.level(k) < Level.PROVISIONAL)
+            if (step := next(climb, None)) is not None:
+                return "search", step
             if lower is None:  # a replaced replicate took the lowest rate's evidence with it
                 return "search", 0
             if upper is not None and upper - lower > 1:
                 return "search", (lower + upper) // 2
-            if levels[lower] < Level.REPLICATED:
+            if known.level(lower) < Level.REPLICATED:
                 return "search", lower
         return ("confirm", lower) if lower is not None and self._unconfirmed(lower) else None
 
     def _unconfirmed(self, k: int) -> bool:
-        return self._spec.confirm > 0 and self._evidence.levels[k] < Level.CONFIRMED
+        return self._spec.confirm > 0 and self._evidence.level(k) < Level.CONFIRMED
 
     def _request(self, kind: Kind, k: int, replicate: int) -> RunRequest:
         known = self._evidence
@@ -212,9 +214,8 @@ class Search:
     def _outcome(self, name: OutcomeName, reason: str) -> Outcome:
         known, rates = self._evidence, self._evidence.rates
         upper, lower = known.bracket()
-        level = Level.UNKNOWN if lower is None else known.levels[lower]
+        level = Level.UNKNOWN if lower is None else known.level(lower)
         answered = name in ("FOUND", "ABOVE_RANGE", "TABULATED") and level == Level.CONFIRMED
-        above = () if upper is None else (k for k in range(upper, len(rates)) if known.levels[k] >= Level.PROVISIONAL)
         return Outcome(
             name=name,
             reason=reason,
@@ -222,7 +223,7 @@ class Search:
             lower=None if lower is None else rates[lower],
             upper=None if upper is None else rates[upper],
             support=_SUPPORT.get(level),
-            inversions=tuple((rates[upper], rates[k]) for k in above if upper is not None),
+            inversions=known.inversions(),
             rates=tuple(known.tested("search")),
             confirmations=tuple(known.tested("confirm")),
             confirm_passes=self._spec.confirm if answered else 0,

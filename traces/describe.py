@@ -110,8 +110,16 @@ def dispersion(at_ns: Int64s, window_s: float) -> float:
 
     The last window may be cut short by the end of the trace and counts as the others do. NaN below two windows.
     """
-    counts = np.bincount(at_ns // round(window_s * NS))
-    return float(counts.var() / counts.mean()) if counts.size > 1 else math.nan
+    windows = at_ns // round(window_s * NS)
+    total = int(windows[-1]) + 1
+    if total < 2:
+        return math.nan
+    # only windows with arrivals are held: one wrong instant can make a span of billions of empty ones
+    ends = np.flatnonzero(np.append(np.diff(windows) != 0, True))
+    counts = np.diff(ends, prepend=-1).astype(np.float64)
+    mean = at_ns.size / total
+    squares = float(((counts - mean) ** 2).sum()) + (total - counts.size) * mean**2
+    return squares / total / mean
 
 
 def arrival_shape(trace: Trace, windows_s: tuple[float, ...] = DISPERSION_WINDOWS_S) -> ArrivalShape:

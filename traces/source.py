@@ -32,6 +32,7 @@ class Block:
 
     data: bytes
     first_line: int
+    lines: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,8 +73,9 @@ class Source:
                     rows="nothing was read",
                     remedy="pass a text file; this one is binary or damaged",
                 )
-            yield Block(data=data, first_line=line)
-            line += data.count(b"\n")
+            ends = data.count(b"\n")
+            yield Block(data=data, first_line=line, lines=ends + (not data.endswith(b"\n")))
+            line += ends
 
     def _read(self, size: int, line: int) -> bytes:
         try:
@@ -126,7 +128,7 @@ def _refuse_placeholders(source: Source, first: bytes) -> None:
 
 def _last_line_end(data: bytes, quoted: bool) -> int:
     cut = data.rfind(b"\n") + 1
-    while quoted and cut and data.count(b'"', 0, cut) % 2:
+    while quoted and cut and b'"' in data and data.count(b'"', 0, cut) % 2:
         # the last quote before the cut opens a value that holds the line end: cut before it
         cut = data.rfind(b"\n", 0, data.rfind(b'"', 0, cut)) + 1
     return cut

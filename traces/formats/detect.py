@@ -126,7 +126,7 @@ def _chosen(
 
 def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
     head = head_records(source)
-    document: Any = head if head else _whole_sample(source)
+    document: Any = (head[0] if len(head) == 1 else head) or _whole_sample(source)
     forms = [x for x in RECORD_FORMATS if (x.name == name if name else x.claims(document))]
     if forms:
         form = forms[0]

@@ -68,7 +68,6 @@ def read_lines(source: Source, columns: Columns, *, dates: bool) -> Iterator[Bat
 
 def _fast(block: Block, schema: pa.Schema) -> Batch | None:
     data = block.data
-    rows = data.count(b"\n") + (not data.endswith(b"\n"))
     if _EXPONENT.search(data):
         return None
     try:
@@ -79,11 +78,11 @@ def _fast(block: Block, schema: pa.Schema) -> Batch | None:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    if len(table) != rows:
+    if len(table) != block.lines:
         return None
-    line = np.arange(block.first_line, block.first_line + rows, dtype=np.int64)
+    line = np.arange(block.first_line, block.first_line + block.lines, dtype=np.int64)
     columns = {name: table[name].combine_chunks() for name in schema.names}
-    return Batch(columns=columns, line=line, reasons=np.zeros(rows, dtype=np.int8))
+    return Batch(columns=columns, line=line, reasons=np.zeros(block.lines, dtype=np.int8))
 
 
 def _slow(block: Block, columns: Columns) -> Batch:

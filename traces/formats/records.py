@@ -202,7 +202,7 @@ def _documents(source: Source) -> Iterator[tuple[int, Any]]:
         yield 0, load_json(text)
     except json.JSONDecodeError as fault:
         if fault.msg == "Extra data":  # one document a line after all, the first longer than what was looked at
-            yield from _by_line(Block(data=text, first_line=1))
+            yield from _by_line(Block(data=text, first_line=1, lines=0))
             return
         raise source.fault(
             f"not JSON: {fault.msg}",

@@ -41,23 +41,20 @@ def read_csv(source: Source, header: list[str], wanted: list[str]) -> Iterator[B
     names = [f"c{i}" for i in range(len(header))]
     types = {names[i]: pa.string() for i in positions}
     for block in source.blocks(quoted=True):
-        data, first = block.data, block.first_line
-        if first == 1:
-            _, _, data = data.partition(b"\n")
-            first = 2
+        if block.first_line == 1:
+            _, _, data = block.data.partition(b"\n")
             if not data:
                 continue
-        batch = _fast(data, first, names, types, positions, wanted)
-        yield batch or _slow(Block(data=data, first_line=first), len(header), positions, wanted)
+            block = Block(data=data, first_line=2, lines=block.lines - 1)
+        yield _fast(block, names, types, positions, wanted) or _slow(block, len(header), positions, wanted)
 
 
 def _fast(
-    data: bytes, first: int, names: list[str], types: dict[str, pa.DataType], positions: list[int], wanted: list[str]
+    block: Block, names: list[str], types: dict[str, pa.DataType], positions: list[int], wanted: list[str]
 ) -> Batch | None:
-    lines = data.count(b"\n") + (not data.endswith(b"\n"))
     try:
         table = pacsv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(block.data),
             read_options=pacsv.ReadOptions(column_names=names, block_size=1 << 21),
             parse_options=pacsv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False),
             convert_options=pacsv.ConvertOptions(
@@ -66,11 +63,11 @@ def _fast(
         )
     except pa.ArrowInvalid:
         return None
-    if len(table) != lines:
+    if len(table) != block.lines:
         return None
     columns = {name: table[names[i]].combine_chunks() for name, i in zip(wanted, positions, strict=True)}
-    line = np.arange(first, first + lines, dtype=np.int64)
-    blank = np.ones(lines, dtype=bool)
+    line = np.arange(block.first_line, block.first_line + block.lines, dtype=np.int64)
+    blank = np.ones(block.lines, dtype=bool)
     for column in columns.values():
         blank &= np.asarray(pc.equal(column, ""))
         if not blank.any():

@@ -1,0 +1,202 @@
+"""Named ways to change a trace: cut a window, change the rate, spread ties. None is ever applied unasked.
+
+Every transform returns a `Transformed`: the new trace, the transform's name with its parameters, and what became of
+rate, CV and dispersion, to be printed beside every result (method, section 11). Random ones take a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.describe import ArrivalShape, arrival_shape
+from traces.errors import TraceError
+from traces.trace import NS, BlockHashes, Int64s, Trace
+
+__all__ = ["RateMethod", "Transformed", "jitter_within_tick", "scale_time", "superpose", "thin", "to_rate", "window"]
+
+RateMethod = Literal["time", "thin", "superpose"]
+MAX_COPIES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformed:
+    """A transform's result. `lead_ns`: from the start of a window to its first arrival, 0 for the other transforms."""
+
+    trace: Trace
+    name: str
+    arrivals: ArrivalShape
+    lead_ns: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.trace)} requests, {self.arrivals}"
+
+
+def _done(trace: Trace, name: str, *, lead_ns: int = 0) -> Transformed:
+    return Transformed(trace=trace, name=name, arrivals=arrival_shape(trace), lead_ns=lead_ns)
+
+
+def window(trace: Trace, start_s: float, end_s: float = math.inf) -> Transformed:
+    """The requests in [start, end) seconds from the first arrival. Raises `TraceError` for an empty one."""
+    if not 0 <= start_s < end_s:
+        raise TraceError(
+            f"a window from {start_s:g} s to {end_s:g} s", remedy="pass --window START..END, such as 10m..40m"
+        )
+    start_ns = round(start_s * NS)
+    stop = trace.at_ns.size if math.isinf(end_s) else int(np.searchsorted(trace.at_ns, round(end_s * NS)))
+    rows = np.arange(np.searchsorted(trace.at_ns, start_ns), stop)
+    if not rows.size:
+        raise TraceError(
+            f"no request between {start_s:g} s and {end_s:g} s",
+            rows=f"the trace spans {trace.span_ns / NS:.3f} s",
+            remedy="pass a window inside it",
+        )
+    return _done(trace.take(rows), f"window {start_s:g}..{end_s:g} s", lead_ns=int(trace.at_ns[rows[0]]) - start_ns)
+
+
+def scale_time(trace: Trace, speed: float) -> Transformed:
+    """All instants times 1/speed, rounded to the nanosecond: the rate grows by `speed`, CV stays, bursts get shorter.
+
+    Raises `TraceError` for a speed that is not positive and finite, or that makes the span unrepresentable.
+    """
+    if not (0 < speed < math.inf) or trace.span_ns / speed > 2**62:
+        raise TraceError(f"a speed of {speed:g}", remedy="pass --speed with a positive number, such as 2")
+    # 64 bits of mantissa hold every instant; a float64 would be off by a nanosecond beyond 104 days
+    at = np.rint(trace.at_ns.astype(np.longdouble) / np.longdouble(speed)).astype(np.int64)
+    return _done(trace.take(np.arange(len(trace)), at_ns=at), f"time scaled by 1/{speed:g}")
+
+
+def thin(trace: Trace, keep: float, *, seed: int) -> Transformed:
+    """Each request kept with probability `keep`, in (0, 1]; sessions are kept or left out whole.
+
+    The rate falls by `keep` on average, and the process moves towards Poisson. Raises `TraceError` where none is left.
+    """
+    if not 0 < keep <= 1:
+        raise TraceError(f"a share of {keep:g} to keep", remedy="pass a share above 0 and at most 1")
+    rng = np.random.default_rng(seed)
+    if trace.session is None:
+        chosen = rng.random(len(trace)) < keep
+    else:
+        sessions = rng.random(int(trace.session.max()) + 1) < keep
+        alone = rng.random(len(trace)) < keep
+        chosen = np.where(trace.session >= 0, sessions[trace.session], alone)
+    rows = np.flatnonzero(chosen)
+    if not rows.size:
+        raise TraceError(f"thinning to {keep:g} leaves no request", rows=f"of {len(trace)}", remedy="keep more of them")
+    return _done(trace.take(rows), f"thinned to {keep:.6g} (seed {seed})")
+
+
+def superpose(trace: Trace, copies: int, *, seed: int, share_prefixes: bool = False) -> Transformed:
+    """`copies` of the trace laid over each other, each rotated around the span by a random time of its own.
+
+    The first copy is not rotated. The rate grows by `copies` and the process moves towards Poisson. Each copy gets
+    sessions of its own and, unless `share_prefixes`, block ids of its own, so that copies do not warm each other's
+    prefixes; a session cut by the rotation starts anew. Raises `TraceError` for less than 1 or more than 1000 copies.
+    """
+    if not 1 <= copies <= MAX_COPIES:
+        raise TraceError(f"{copies} copies", remedy=f"pass 1 to {MAX_COPIES}")
+    n, rng = len(trace), np.random.default_rng(seed)
+    # a rotation closes the span with one mean gap, so that its end and its start do not coincide
+    circle = trace.span_ns + (round(trace.span_ns / (n - 1)) if n > 1 else 0)
+    shifts = np.concatenate(([0], rng.integers(0, max(circle, 1), size=copies - 1)))
+    at = (
+        ((trace.at_ns[None, :] + shifts[:, None]) % max(circle, 1)).ravel()
+        if circle
+        else np.zeros(n * copies, np.int64)
+    )
+    order = np.argsort(at, kind="stable")
+    return _done(
+        _repeated(trace, copies, share_prefixes).take(order, at_ns=at[order]),
+        f"{copies} rotated copies superposed (seed {seed})",
+    )
+
+
+def _repeated(trace: Trace, copies: int, share_prefixes: bool) -> Trace:
+    """The trace `copies` times over, all at the instants 0: material for `take`."""
+    n = len(trace)
+
+    def numbered(column: npt.NDArray[np.int32] | None, width: int) -> npt.NDArray[np.int32] | None:
+        if column is None:
+            return None
+        tiled, offset = np.tile(column, copies), np.repeat(np.arange(copies), n) * width
+        return np.where(tiled >= 0, tiled + offset, -1).astype(np.int32)
+
+    hashes = trace.hashes
+    if hashes is not None:
+        ids = np.unique(hashes.ids, return_inverse=True)[1] if not share_prefixes else hashes.ids
+        width = int(ids.max()) + 1 if ids.size and not share_prefixes else 0
+        offsets = np.repeat(np.arange(copies), ids.size) * width
+        starts = np.concatenate(([0], np.cumsum(np.tile(hashes.counts, copies))))
+        hashes = BlockHashes(ids=np.tile(ids, copies) + offsets, starts=starts, block_tokens=hashes.block_tokens)
+    sessions = 0 if trace.session is None else int(trace.session.max()) + 1
+    return Trace(
+        at_ns=np.zeros(n * copies, dtype=np.int64),
+        input_tokens=np.tile(trace.input_tokens, copies),
+        output_tokens=np.tile(trace.output_tokens, copies),
+        line=np.tile(trace.line, copies),
+        outcome=np.tile(trace.outcome, copies),
+        hashes=hashes,
+        session=numbered(trace.session, sessions),
+        parent=numbered(trace.parent, n),
+    )
+
+
+def to_rate(trace: Trace, rate: float, *, method: RateMethod, seed: int = 0) -> Transformed:
+    """The trace at `rate` requests/s: by time scaling, by thinning (downwards), or by superposition (upwards).
+
+    A superposition by a factor that is no whole number is thinned from the next one. Raises `TraceError` where the
+    method cannot reach the rate, or the trace has none.
+    """
+    if not 0 < rate < math.inf or math.isnan(trace.rate):
+        raise TraceError(
+            f"a rate of {rate:g} for a trace of rate {trace.rate:g}", remedy="pass --rate with a positive number"
+        )
+    factor = rate / trace.rate
+    if method == "time":
+        done = scale_time(trace, factor)
+    elif method == "thin":
+        if factor > 1:
+            raise TraceError(
+                f"thinning cannot raise the rate from {trace.rate:.4f} to {rate:g}",
+                remedy="use time scaling or superposition",
+            )
+        done = thin(trace, factor, seed=seed)
+    elif method == "superpose":
+        copies = math.ceil(factor - 1e-9)
+        if factor < 1:
+            raise TraceError(
+                f"superposition cannot lower the rate from {trace.rate:.4f} to {rate:g}",
+                remedy="use time scaling or thinning",
+            )
+        done = superpose(trace, copies, seed=seed)
+        if copies > factor + 1e-9:
+            thinned = thin(done.trace, factor / copies, seed=seed)
+            done = _done(thinned.trace, f"{done.name}, {thinned.name}")
+    else:
+        raise TraceError(f"no way to a rate is called {method!r}", remedy="pass time, thin or superpose")
+    return _done(done.trace, f"rate {rate:g}/s: {done.name}")
+
+
+def jitter_within_tick(trace: Trace, *, seed: int, tick_ns: int | None = None) -> Transformed:
+    """Each arrival moved by a uniform time in [0, tick): breaks ties that a coarse clock made, and invents the rest.
+
+    `tick_ns`: the clock's resolution by default. The order of rows, and so of turns, stays. Raises `TraceError` for a
+    tick below 2 ns.
+    """
+    tick = int(np.gcd.reduce(trace.at_ns)) if tick_ns is None else tick_ns
+    if tick < 2:
+        raise TraceError(
+            f"a tick of {tick} ns leaves nothing to spread", remedy="pass the tick of the clock, such as 1s"
+        )
+    ticks: Int64s = trace.at_ns // tick
+    jitter = np.random.default_rng(seed).integers(0, tick, size=len(trace))
+    # sorted inside each tick, so that the rows keep their order
+    jitter = jitter[np.lexsort((jitter, ticks))]
+    return _done(
+        trace.take(np.arange(len(trace)), at_ns=ticks * tick + jitter),
+        f"jitter within ticks of {tick} ns (seed {seed})",
+    )

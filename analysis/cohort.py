@@ -1,0 +1,72 @@
+"""The cohort, its rates, and nearest-rank percentiles (method, sections 1 and 2)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.records import NS_PER_S, Bools, Floats, Ints, numbers
+
+__all__ = ["PERCENTILES", "describe", "event_rate", "mask", "nearest_rank", "realised_rate", "sent_rate"]
+
+PERCENTILES: Final = {"p50": Fraction(1, 2), "p95": Fraction(95, 100), "p99": Fraction(99, 100)}
+
+
+def mask(requests: pd.DataFrame, *, warmup_ns: int, window_ns: int) -> Bools:
+    """Which requests are scheduled in [warmup, warmup + window), shape (n,)."""
+    scheduled = numbers(requests, "scheduled_ns")
+    return (scheduled >= warmup_ns) & (scheduled < warmup_ns + window_ns)
+
+
+def nearest_rank(sorted_values: Floats | Ints, p: Fraction | float) -> float:
+    """The p-quantile sorted[⌈p·n⌉ − 1] of values sorted upwards; NaN of nothing.
+
+    `p` in (0, 1] is taken as the decimal it is written as: ⌈0.07·100⌉ is 7, although 0.07·100 is not in floats.
+    Raises `ValueError` for another p.
+    """
+    exact = p if isinstance(p, Fraction) else Fraction(repr(float(p)))
+    if not 0 < exact <= 1:
+        raise ValueError(f"a quantile's p is in (0, 1], not {p}")
+    n = len(sorted_values)
+    if n == 0:
+        return float("nan")
+    rank = -(-exact.numerator * n // exact.denominator)
+    return float(sorted_values[rank - 1])
+
+
+def describe(values: Floats, ok: Bools) -> dict[str, float]:
+    """p50, p95, p99, max and mean over ok requests, and the same with suffix `_all`, where a failure is +∞.
+
+    `values` has shape (n,), NaN where undefined: an ok request without a value is in neither. Nothing to describe
+    leaves its keys out. Method, section 2: percentiles twice.
+    """
+    defined = np.sort(values[ok & ~np.isnan(values)])
+    failed = int(np.count_nonzero(~ok))
+    found: dict[str, float] = {}
+    for suffix, among in (("", defined), ("_all", np.concatenate([defined, np.full(failed, np.inf)]))):
+        if among.size:
+            found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}
+            found |= {f"max{suffix}": float(among[-1]), f"mean{suffix}": float(among.mean())}
+    return found
+
+
+def event_rate(at_ns: Ints) -> float | None:
+    """(n − 1)/(last − first) of instants in any order, 1/s; `None` where that says nothing."""
+    if at_ns.size < 2:
+        return None
+    span_ns = int(at_ns.max() - at_ns.min())
+    return (at_ns.size - 1) * NS_PER_S / span_ns if span_ns else None
+
+
+def realised_rate(cohort: pd.DataFrame) -> float | None:
+    """Rate of the cohort's scheduled instants, 1/s."""
+    return event_rate(numbers(cohort, "scheduled_ns"))
+
+
+def sent_rate(cohort: pd.DataFrame) -> float | None:
+    """Rate at which the cohort was handed to sockets, 1/s; what was never sent is no event."""
+    sent_ns = numbers(cohort, "sent_ns")
+    return event_rate(sent_ns[sent_ns >= 0])

@@ -1,0 +1,132 @@
+"""Request tables: typed construction, and the columns derived from the stamps (method, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.schema import ABSENT, DERIVED, REQUEST_COLUMNS
+
+__all__ = ["Bools", "Floats", "Ints", "buffered", "columns", "derive", "itl_s", "numbers", "outcome_is", "table"]
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+NS_PER_S = 1_000_000_000
+_DEFAULTS: dict[str, Any] = {
+    **{name: "" if dtype == "str" else ABSENT for name, dtype in REQUEST_COLUMNS.items()},
+    "connect_ns": 0,
+    "first_event_tokens": 1,
+    "prefix_tokens_planned": 0,
+    "target": 0,
+    "worker": 0,
+}
+
+
+def columns(n: int, known: Mapping[str, Any]) -> pd.DataFrame:
+    """A request table of `n` rows in schema order from whole columns; a scalar fills its column.
+
+    Columns not given hold "did not happen" (-1), an empty string, or what is true when nothing is said (no connect, one
+    token in the first event, target and worker 0); `index` counts from 0. Raises `ValueError` on an unknown column, a
+    wrong length or a value that is not of the column's type.
+    """
+    unknown = sorted(set(known) - set(REQUEST_COLUMNS))
+    if unknown:
+        raise ValueError(f"not columns of the request table: {', '.join(unknown)}")
+    made: dict[str, pd.Series[Any]] = {}
+    for name, dtype in REQUEST_COLUMNS.items():
+        given = known.get(name, np.arange(n) if name == "index" else _DEFAULTS[name])
+        try:
+            made[name] = pd.Series(given, index=pd.RangeIndex(n), dtype=dtype, name=name)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"request column {name!r} is not {n} values of type {dtype}: {error}") from None
+    return pd.DataFrame(made)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A typed request table in schema order, one row a mapping; what a row leaves out is as in `columns`.
+
+    Raises `ValueError` as `columns` does.
+    """
+    known = {
+        name: [row.get(name, i if name == "index" else _DEFAULTS.get(name)) for i, row in enumerate(rows)]
+        for name in dict.fromkeys(name for row in rows for name in row)
+    }
+    return columns(len(rows), known)
+
+
+def numbers(requests: pd.DataFrame, name: str) -> Ints:
+    """An integer column as int64, shape (n,)."""
+    values: Ints = requests[name].to_numpy(dtype=np.int64)
+    return values
+
+
+def outcome_is(requests: pd.DataFrame, *outcomes: str) -> Bools:
+    """Which requests ended with one of `outcomes`, shape (n,)."""
+    among: Bools = requests["outcome"].isin(outcomes).to_numpy(dtype=np.bool_, copy=True)
+    return among
+
+
+def buffered(requests: pd.DataFrame) -> Bools:
+    """Which good requests brought O > 1 tokens in a single event or socket read: their TPOT cannot be seen.
+
+    Method, section 2. A count that nobody took (-1) accuses no one.
+    """
+    single: Bools = (numbers(requests, "token_events") == 1) | (numbers(requests, "token_reads") == 1)
+    return single & (numbers(requests, "output_tokens") > 1) & outcome_is(requests, "ok")
+
+
+def derive(requests: pd.DataFrame) -> pd.DataFrame:
+    """The table with the DERIVED columns of the schema added (or renewed), seconds, NaN where undefined.
+
+    Method, section 2: client queue = sent − scheduled; send lag = client queue − slot wait − connect, slot wait =
+    admitted − released; TTFT and E2E from the scheduled instant and from the send; TPOT = (last − first)/(O − k).
+    TPOT is undefined for O = 1, for buffered streams, and where O is unknown. The input is not changed.
+    """
+    at = {name: numbers(requests, f"{name}_ns") for name in ("scheduled", "sent", "first_token", "last_token")}
+    sent, first, last = at["sent"] >= 0, at["first_token"] >= 0, at["last_token"] >= 0
+    admitted = numbers(requests, "admitted_ns")
+    slot_wait_ns = np.where(admitted >= 0, admitted - numbers(requests, "released_ns"), 0)
+    connect_ns = np.maximum(numbers(requests, "connect_ns"), 0)
+    client_queue_ns = at["sent"] - at["scheduled"]
+
+    produced, single = numbers(requests, "output_tokens"), numbers(requests, "token_events")
+    # k is at least 1: whoever did not count the first event's tokens says -1
+    after_first = produced - np.maximum(numbers(requests, "first_event_tokens"), 1)
+    seen_apart = (single != 1) & (numbers(requests, "token_reads") != 1)
+    defined = first & last & (produced > 1) & (after_first > 0) & seen_apart
+
+    made: dict[str, Floats] = {
+        "client_queue_s": _seconds(client_queue_ns, sent),
+        "send_lag_s": _seconds(client_queue_ns - slot_wait_ns - connect_ns, sent),
+        "ttft_s": _seconds(at["first_token"] - at["scheduled"], first),
+        "e2e_s": _seconds(at["last_token"] - at["scheduled"], last),
+        "ttft_from_sent_s": _seconds(at["first_token"] - at["sent"], first & sent),
+        "e2e_from_sent_s": _seconds(at["last_token"] - at["sent"], last & sent),
+        # one division, so that a TPOT of exactly the bound is not an ulp above it
+        "tpot_s": np.where(
+            defined, (at["last_token"] - at["first_token"]) / (np.where(defined, after_first, 1) * NS_PER_S), np.nan
+        ),
+    }
+    return requests.assign(**{name: made[name] for name in DERIVED})
+
+
+def itl_s(events: pd.DataFrame) -> Floats:
+    """Gaps between successive token events of the same request, seconds, shape (gaps,).
+
+    Rows may come in any order; events are not tokens (method, section 2), so ITL is not TPOT.
+    """
+    index, at_ns = numbers(events, "index"), numbers(events, "at_ns")
+    order = np.lexsort((at_ns, index))
+    index, at_ns = index[order], at_ns[order]
+    gaps: Floats = np.diff(at_ns)[np.diff(index) == 0] / NS_PER_S
+    return gaps
+
+
+def _seconds(span_ns: Ints, defined: Bools) -> Floats:
+    return np.where(defined, span_ns / NS_PER_S, np.nan)

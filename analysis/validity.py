@@ -1,0 +1,278 @@
+"""The gates a run passes before its verdict means anything, each with its blame (method, section 5).
+
+*client*, *workload* and *target* gates make a run INVALID before any PASS or FAIL; *evidence* gates only forbid a
+PASS. A gate that holds says nothing: `gates` returns what blocks, and what a reader should know although it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.cohort import PERCENTILES, mask, nearest_rank
+from analysis.indicator import attains, joint
+from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
+from analysis.slo import Slo
+from analysis.stationarity import area_s
+from analysis.units import format_duration
+from analysis.verdict import Blame, Criteria, Finding, RunFacts, Severity
+
+__all__ = ["gates", "lag_limit_s", "misses", "residence_median_s"]
+
+LAG_MAX_FACTOR: Final = 10
+HEARTBEAT_MAX_S: Final = 0.1
+SUSPENDED_MAX_S: Final = 0.01
+WALL_STEP_WARN_S: Final = 0.01
+CLOCK_RATIO_MAX: Final = 0.001
+AREA_ERROR_MAX: Final = 0.001
+WORKLOAD_ERRORS_MAX: Final = 0.001
+LENGTH_SHARE_MAX: Final = 0.01  # of requests whose output is not as asked
+BUFFERED_SHARE_MAX: Final = 0.01
+INPUT_OFF_WARN: Final = 0.02  # of the planned mean
+INPUT_OFF_MAX: Final = 0.10
+INPUT_OFF_SLACK_TOKENS: Final = 32  # a chat template or a BOS token is not another workload
+RESIDENCES: Final = 3
+ANSWER_CHARS: Final = 200
+
+
+def gates(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> list[Finding]:
+    """All findings about the run's validity, blocking ones first, in the order client, workload, target, evidence.
+
+    `requests` is the whole run's table with the derived columns. Virtual time (`facts.simulated`) has no client to
+    gate. Evidence findings are given as blocking; it is for the judge, who knows of a FAIL, to lower them.
+    """
+    cohort = requests[mask(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)]
+    found: list[Finding] = []
+    if not facts.simulated:
+        found += _promise_kept(requests, facts)
+        found += _send_lag(requests, cohort, facts, criteria)
+        found += _machine(facts, lag_limit_s(criteria.slo))
+        found += _conservation(requests, facts)
+    found += _workload(cohort, facts, criteria)
+    found += _target(facts)
+    found += _evidence(cohort, facts, criteria)
+    return sorted(found, key=lambda finding: finding.severity != "block")
+
+
+def lag_limit_s(slo: Slo) -> float:
+    """g = clamp(1 % of min(B_f, B_e), 2 ms, 10 ms), the p99 a client may be late by; 10 ms without such a bound."""
+    bounds = [bound for bound in (slo.ttft_s, slo.e2e_s) if bound is not None]
+    return min(max(0.01 * min(bounds, default=1.0), 0.002), 0.010)
+
+
+def misses(cohort: pd.DataFrame, facts: RunFacts, good: Bools) -> tuple[int, int]:
+    """(N, misses) of the cohort: the integers that attainment is decided on.
+
+    Of a run that was stopped early, N is what the schedule brings, and a request that was cancelled before it was
+    decided is no miss: attainment is an upper bound then.
+    """
+    if not facts.stopped_early:
+        return len(good), int(np.count_nonzero(~good))
+    certain = (cohort["certain_miss"] != "").to_numpy(dtype=np.bool_)
+    undecided = outcome_is(cohort, "censored", "aborted") & ~certain
+    return facts.cohort_due, int(np.count_nonzero(~good & ~undecided))
+
+
+def residence_median_s(cohort: pd.DataFrame) -> float | None:
+    """Median time from scheduled to ended of the ok requests, or of all that ended where none is ok; seconds."""
+    ended = numbers(cohort, "ended_ns")
+    among = outcome_is(cohort, "ok") & (ended >= 0)
+    among = among if among.any() else ended >= 0
+    if not among.any():
+        return None
+    return nearest_rank(np.sort((ended - numbers(cohort, "scheduled_ns"))[among]), PERCENTILES["p50"]) / NS_PER_S
+
+
+def _promise_kept(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
+    if facts.sent < facts.due:
+        yield _block(
+            "sent", "client", facts.sent, facts.due,
+            f"{facts.due - facts.sent} of {facts.due} requests due before the stop were never sent",
+        )  # fmt: skip
+    recorded = int(np.count_nonzero(numbers(requests, "scheduled_ns") < facts.stop_ns))
+    if recorded != facts.due:
+        yield _block(
+            "records", "client", recorded, facts.due,
+            f"{recorded} records for {facts.due} requests due before the stop: the log is not whole",
+        )  # fmt: skip
+    if facts.encode_starved:
+        yield _block(
+            "encode", "client", facts.encode_starved, 0,
+            f"the bodies of {facts.encode_starved} requests were not encoded in time",
+        )  # fmt: skip
+
+
+def _send_lag(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+    limit = lag_limit_s(criteria.slo)
+    lag = np.sort(requests["send_lag_s"].to_numpy(dtype=np.float64))
+    lag = lag[~np.isnan(lag)]
+    if not lag.size:
+        return
+    for name, value, bound in (
+        ("p99", nearest_rank(lag, PERCENTILES["p99"]), limit),
+        ("max", float(lag[-1]), LAG_MAX_FACTOR * limit),
+    ):
+        if value > bound:
+            yield _block(
+                f"send_lag_{name}", "client", value, bound,
+                f"requests left late: {name} of the send lag is {_ms(value)}, allowed {_ms(bound)}",
+            )  # fmt: skip
+    yield from _flips(cohort, facts, criteria)
+
+
+def _flips(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+    """Would the verdict be another one if the client had not been late?"""
+    lag = np.nan_to_num(np.maximum(cohort["send_lag_s"].to_numpy(dtype=np.float64), 0.0))
+    late = ("ttft_s", "e2e_s", "client_queue_s")  # what counts from the scheduled instant and so holds the lag
+    punctual = cohort.assign(**{name: cohort[name] - lag for name in late})
+    good, freed = joint(cohort, criteria.slo), joint(punctual, criteria.slo)
+    flips = int(np.count_nonzero(freed & ~good))
+    if not flips:
+        return
+    changed = attains(*misses(cohort, facts, good), criteria.attain) != attains(
+        *misses(cohort, facts, freed), criteria.attain
+    )
+    outcome = "and with them the verdict" if changed else "the verdict stays"
+    yield Finding(
+        check="lag_flips", blame="client", severity="block" if changed else "info", value=flips,
+        text=f"{flips} requests miss only by the client's own lateness; {outcome}",
+    )  # fmt: skip
+
+
+def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
+    for name, value, bound in (
+        ("p99", facts.heartbeat_p99_s, limit),
+        ("max", facts.heartbeat_max_s, HEARTBEAT_MAX_S),
+    ):
+        if value > bound:
+            yield _block(
+                f"heartbeat_{name}", "client", value, bound,
+                f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, allowed {_ms(bound)}",
+            )  # fmt: skip
+    if facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
+        yield _block(
+            "connections", "client", facts.peak_in_flight, facts.connection_limit,
+            f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections",
+        )  # fmt: skip
+    if facts.workers_lost:
+        yield _block("workers", "client", facts.workers_lost, 0, f"{facts.workers_lost} sending workers died")
+    if facts.suspended_s > SUSPENDED_MAX_S:
+        yield _block(
+            "suspend", "client", facts.suspended_s, SUSPENDED_MAX_S,
+            f"the machine slept for {format_duration(facts.suspended_s)} during the run",
+        )  # fmt: skip
+    if facts.clock_ratio_error > CLOCK_RATIO_MAX:
+        yield _block(
+            "clock", "client", facts.clock_ratio_error, CLOCK_RATIO_MAX,
+            f"the clock was steered by {facts.clock_ratio_error:.2%} against the raw one",
+        )  # fmt: skip
+    if abs(facts.wall_step_s) > WALL_STEP_WARN_S:
+        yield Finding(
+            check="wall_clock", blame="client", severity="warning", value=facts.wall_step_s, limit=WALL_STEP_WARN_S,
+            text=f"the wall clock moved by {facts.wall_step_s:+.3f} s; only dates are affected",
+        )  # fmt: skip
+
+
+def _conservation(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
+    if facts.live_area_s is None:
+        return
+    recorded = area_s(requests, until_ns=facts.stop_ns)
+    if abs(facts.live_area_s - recorded) > AREA_ERROR_MAX * max(facts.live_area_s, recorded):
+        yield _block(
+            "conservation", "client", facts.live_area_s, recorded,
+            f"{facts.live_area_s:.6g} request-seconds outstanding were counted live, the records hold {recorded:.6g}",
+        )  # fmt: skip
+
+
+def _workload(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+    total = len(cohort)
+    refused = outcome_is(cohort, "workload_error")
+    if (count := int(np.count_nonzero(refused))) > WORKLOAD_ERRORS_MAX * total:
+        first = cohort[refused].iloc[0]
+        yield _block(
+            "workload_errors", "workload", count / total, WORKLOAD_ERRORS_MAX,
+            f"{count} of {total} requests were refused as wrong; the first with {first['http_status']}: "
+            f"{first['error'][:ANSWER_CHARS]}",
+        )  # fmt: skip
+    yield from _output_lengths(cohort)
+    yield from _input_lengths(cohort)
+    if (count := int(np.count_nonzero(buffered(cohort)))) > BUFFERED_SHARE_MAX * total:
+        bounded = criteria.slo.tpot_s is not None
+        yield Finding(
+            check="buffered_streams", blame="workload", severity="block" if bounded else "warning",
+            value=count / total, limit=BUFFERED_SHARE_MAX,
+            text=f"{count} of {total} streams came in one piece: something between is buffering them",
+        )  # fmt: skip
+    if facts.cold_claim_broken:
+        yield _block("cold_claim", "workload", None, None, f"not as cold as claimed: {facts.cold_claim_broken}")
+
+
+def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
+    """Fewer tokens than were forced is an outcome; more than the maximum is seen here. Both are not what was asked."""
+    planned, given = numbers(cohort, "output_tokens_planned"), numbers(cohort, "output_tokens")
+    over = outcome_is(cohort, "ok") & (planned > 0) & (given > planned)
+    off = int(np.count_nonzero(outcome_is(cohort, "short_output") | over))
+    if not off:
+        return
+    too_many = off > LENGTH_SHARE_MAX * len(cohort)
+    yield Finding(
+        check="output_lengths", blame="workload", severity="block" if too_many else "warning",
+        value=off / len(cohort), limit=LENGTH_SHARE_MAX,
+        text=f"{off} of {len(cohort)} requests did not bring the output tokens they were asked for",
+    )  # fmt: skip
+
+
+def _input_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
+    planned, given = numbers(cohort, "input_tokens_planned"), numbers(cohort, "input_tokens")
+    known = outcome_is(cohort, "ok") & (planned > 0) & (given >= 0)
+    if not known.any():
+        return
+    asked, reported = float(planned[known].mean()), float(given[known].mean())
+    off = abs(reported - asked)
+    if off <= INPUT_OFF_WARN * asked:
+        return
+    other_work = off > max(INPUT_OFF_MAX * asked, INPUT_OFF_SLACK_TOKENS)
+    yield Finding(
+        check="input_lengths", blame="workload", severity="block" if other_work else "warning",
+        value=off / asked, limit=INPUT_OFF_MAX if other_work else INPUT_OFF_WARN,
+        text=f"the server counts {reported:.0f} input tokens a request where {asked:.0f} were asked",
+    )  # fmt: skip
+
+
+def _target(facts: RunFacts) -> Iterator[Finding]:
+    # a target that died under load has changed by dying: that is a FAIL, which the judge gives
+    if facts.target_changed and not facts.target_died:
+        yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
+
+
+def _evidence(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+    least = max(criteria.min_requests, 1)
+    if (n := len(cohort)) < least:
+        window_s = facts.window_ns / NS_PER_S
+        rate = facts.rate or n / window_s
+        needed = f"; a window of about {format_duration(least / rate)} would bring them" if rate else ""
+        yield _block(
+            "min_requests", "evidence", n, least, f"{n} requests in the window, at least {least} wanted{needed}"
+        )
+    residence = residence_median_s(cohort)
+    if residence is None:
+        return
+    for name, span_ns in (("window", facts.window_ns), ("warm-up", facts.warmup_ns)):
+        if (span_s := span_ns / NS_PER_S) < RESIDENCES * residence:
+            yield _block(
+                name.replace("-", ""), "evidence", span_s, RESIDENCES * residence,
+                f"a {name} of {format_duration(span_s)} is too short where requests stay {format_duration(residence)}; "
+                f"at least {format_duration(RESIDENCES * residence)} are needed",
+            )  # fmt: skip
+
+
+def _block(check: str, blame: Blame, value: float | None, limit: float | None, text: str) -> Finding:
+    severity: Severity = "block"
+    return Finding(check=check, blame=blame, severity=severity, value=value, limit=limit, text=text)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from math import inf, isnan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.cohort import describe, event_rate, mask, nearest_rank, realised_rate, sent_rate
+from analysis.records import table
+
+
+def test_the_window_is_half_open_and_on_the_scheduled_instant() -> None:
+    rows = [{"scheduled_ns": at, "sent_ns": at + 5} for at in (9, 10, 19, 20)]
+    assert mask(table(rows), warmup_ns=10, window_ns=10).tolist() == [False, True, True, False]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=300), st.integers(1, 1000))
+def test_nearest_rank_is_the_smallest_value_that_covers_the_share(values: list[int], thousandths: int) -> None:
+    p = Fraction(thousandths, 1000)
+    found = nearest_rank(np.sort(np.array(values)), p)
+    covering = [v for v in values if sum(w <= v for w in values) >= p * len(values)]
+    assert found == min(covering)
+    assert nearest_rank(np.sort(np.array(values)), thousandths / 1000) == found
+
+
+def test_nearest_rank_takes_p_as_written() -> None:
+    assert 0.07 * 100 > 7  # what a float product would make the 8th value
+    assert nearest_rank(np.arange(1, 101), 0.07) == 7
+    assert nearest_rank(np.arange(1, 101), 1) == 100
+    assert isnan(nearest_rank(np.array([], dtype=np.int64), 0.5))
+    for p in (0, -0.1, 1.01):
+        with pytest.raises(ValueError, match="in \\(0, 1\\]"):
+            nearest_rank(np.arange(3), p)
+
+
+def test_a_failure_is_infinite_among_all_and_absent_among_ok() -> None:
+    values = np.array([3.0, 1.0, 2.0, np.nan, 0.5])
+    ok = np.array([True, True, True, True, False])
+    found = describe(values, ok)
+    assert (found["p50"], found["max"], found["mean"]) == (2.0, 3.0, 2.0)
+    assert (found["p50_all"], found["p95_all"], found["mean_all"]) == (2.0, inf, inf)
+
+
+def test_nothing_to_describe_says_nothing() -> None:
+    assert describe(np.array([]), np.array([], dtype=bool)) == {}
+    assert set(describe(np.array([1.0]), np.array([False]))) == {"p50_all", "p95_all", "p99_all", "max_all", "mean_all"}
+
+
+def test_rates_are_gaps_over_span() -> None:
+    rows = [{"scheduled_ns": i * 10**9, "sent_ns": 2 * i * 10**9 if i != 1 else -1} for i in range(4)]
+    cohort = table(rows)
+    assert realised_rate(cohort) == 1.0
+    assert sent_rate(cohort) == pytest.approx(2 / 6)
+    assert event_rate(np.array([5])) is None
+    assert event_rate(np.array([5, 5])) is None

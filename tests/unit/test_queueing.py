@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.queueing import fcfs, fcfs_requests, mm1_capacity, mm1_sojourn_quantile, pollaczek_khinchine_wait_s
+from analysis.records import derive
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**9)), min_size=1, max_size=100))
+def test_fcfs_is_the_recursion(gaps: list[tuple[int, int]]) -> None:
+    arrivals = np.cumsum([gap for gap, _ in gaps])
+    services = np.array([service for _, service in gaps])
+    start, finish = fcfs(arrivals, services)
+    free = 0
+    for i in range(len(gaps)):
+        begun = max(int(arrivals[i]), free)
+        free = begun + int(services[i])
+        assert (start[i], finish[i]) == (begun, free)
+
+
+def test_its_table_carries_the_sojourn() -> None:
+    derived = derive(fcfs_requests(np.array([0, 1_000_000]), np.array([2_000_000, 2_000_000])))
+    assert derived["e2e_s"].tolist() == [0.002, 0.003]
+    assert derived["headers_ns"].tolist() == [0, 2_000_000]
+    assert derived["client_queue_s"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("second_moment", "services"), [(2.0, "M/M/1"), (1.0, "M/D/1")])
+def test_mean_waits_are_pollaczek_khinchine_s(second_moment: float, services: str) -> None:
+    rng, means = np.random.default_rng(7), []
+    for _ in range(40):
+        arrivals = np.cumsum(rng.exponential(1 / 0.7, 50_000))
+        drawn = rng.exponential(1.0, 50_000) if services == "M/M/1" else np.ones(50_000)
+        start, _ = fcfs(arrivals, drawn)
+        means.append((start - arrivals)[5_000:].mean())
+    expected = pollaczek_khinchine_wait_s(rate=0.7, mean_s=1.0, second_moment_s2=second_moment)
+    error = np.std(means, ddof=1) / np.sqrt(len(means))
+    assert error < 0.05 * expected
+    assert abs(np.mean(means) - expected) < 4 * error
+
+
+def test_the_mm1_capacity_is_where_its_quantile_meets_the_bound() -> None:
+    rate = mm1_capacity(service_rate=20, bound_s=0.5, share=0.95)
+    assert rate == pytest.approx(20 - np.log(20) / 0.5)
+    assert mm1_sojourn_quantile(rate=rate, service_rate=20, share=0.95) == pytest.approx(0.5)
+    assert mm1_capacity(service_rate=1, bound_s=0.5, share=0.95) < 0  # even an idle server is too slow
+
+
+def test_no_steady_state_is_said() -> None:
+    with pytest.raises(ValueError, match="no steady state"):
+        pollaczek_khinchine_wait_s(rate=1, mean_s=1, second_moment_s2=1)
+    with pytest.raises(ValueError, match="no steady state"):
+        mm1_sojourn_quantile(rate=2, service_rate=2, share=0.5)

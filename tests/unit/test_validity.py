@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_tables import NS, facts, served, some
+
+from analysis.records import derive, numbers
+from analysis.slo import Slo
+from analysis.stationarity import area_s
+from analysis.validity import gates, lag_limit_s
+from analysis.verdict import Criteria, Finding, RunFacts
+
+CRITERIA = Criteria(slo=Slo(ttft_s=0.8, tpot_s=0.05), attain=Fraction(95, 100))
+N = 1400
+IN_WINDOW = 300  # a row of the cohort
+
+
+def found(requests: pd.DataFrame | None = None, run: RunFacts | None = None, **criteria: Any) -> dict[str, Finding]:
+    requests = served() if requests is None else requests
+    return {f.check: f for f in gates(derive(requests), run or facts(), replace(CRITERIA, **criteria))}
+
+
+def blocks(finding: Finding, blame: str) -> bool:
+    return (finding.severity, finding.blame) == ("block", blame) and bool(finding.text)
+
+
+def test_a_kept_promise_has_no_findings() -> None:
+    assert found(run=facts(live_area_s=area_s(served(), until_ns=facts().stop_ns))) == {}
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "e2e_s", "limit_s"),
+    [(0.8, None, 0.008), (0.8, 0.5, 0.005), (0.05, None, 0.002), (30, 60, 0.010), (None, None, 0.010)],
+)
+def test_the_lag_limit_is_a_hundredth_of_the_tightest_bound_clamped(
+    ttft_s: float | None, e2e_s: float | None, limit_s: float
+) -> None:
+    assert lag_limit_s(Slo(ttft_s=ttft_s, e2e_s=e2e_s, tpot_s=0.001)) == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        ({"sent": N - 1}, "sent"),
+        ({"due": N + 1, "sent": N + 1}, "records"),
+        ({"encode_starved": 1}, "encode"),
+        ({"heartbeat_p99_s": 0.0081}, "heartbeat_p99"),
+        ({"heartbeat_max_s": 0.101}, "heartbeat_max"),
+        ({"peak_in_flight": 100, "connection_limit": 100}, "connections"),
+        ({"workers_lost": 1}, "workers"),
+        ({"suspended_s": 0.011}, "suspend"),
+        ({"clock_ratio_error": 0.0011}, "clock"),
+        ({"live_area_s": 600.0}, "conservation"),
+    ],
+)
+def test_a_client_that_broke_its_promise_is_blamed(changed: dict[str, Any], check: str) -> None:
+    (finding,) = found(run=facts(**changed)).values()
+    assert finding.check == check
+    assert blocks(finding, "client")
+    assert found(run=facts(**changed, simulated=True)) == {}  # virtual time has no client
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"heartbeat_p99_s": 0.008, "heartbeat_max_s": 0.1},
+        {"peak_in_flight": 99, "connection_limit": 100},
+        {"peak_in_flight": 10**6},
+        {"suspended_s": 0.01, "clock_ratio_error": 0.001},
+    ],
+)
+def test_a_limit_that_is_kept_blames_nobody(changed: dict[str, Any]) -> None:
+    assert found(run=facts(**changed)) == {}
+
+
+def test_a_step_of_the_wall_clock_only_warns() -> None:
+    assert [f.severity for f in found(run=facts(wall_step_s=-3600.0)).values()] == ["warning"]
+
+
+def test_conservation_holds_the_records_against_the_live_count() -> None:
+    whole = area_s(served(), until_ns=facts().stop_ns)
+    assert found(run=facts(live_area_s=whole * 1.0009)) == {}
+    assert set(found(run=facts(live_area_s=whole * 1.0011))) == {"conservation"}
+    assert set(found(run=facts(live_area_s=whole * 0.9989))) == {"conservation"}
+
+
+def late(lag_ms: float, count: int, **spoiled: Any) -> pd.DataFrame:
+    scheduled = numbers(served(), "scheduled_ns")
+    rows = np.arange(N)
+    lag_ns = np.where((rows >= IN_WINDOW) & (rows < IN_WINDOW + count), int(lag_ms * 1e6), 100_000)
+    return served(sent_ns=scheduled + lag_ns, **spoiled)
+
+
+def test_send_lag_is_gated_at_p99_and_at_its_maximum() -> None:
+    assert found(late(8, 1400)) == {}
+    assert found(late(80, 14)) == {}  # 1 % may be late, up to ten times the limit
+    assert set(found(late(8.1, 15))) == {"send_lag_p99"}
+    (finding,) = found(late(80.1, 1)).values()
+    assert finding.check == "send_lag_max"
+    assert blocks(finding, "client")
+    assert (finding.value, finding.limit) == (pytest.approx(0.0801), pytest.approx(0.08))
+
+
+def test_waiting_for_a_slot_or_a_connection_is_not_the_client_s_lateness() -> None:
+    scheduled = numbers(served(), "scheduled_ns")
+    requests = served(
+        released_ns=scheduled,
+        admitted_ns=scheduled + 150_000_000,
+        sent_ns=scheduled + 200_000_000,
+        connect_ns=50_000_000,
+    )
+    assert found(requests) == {}
+
+
+def test_lag_that_flips_requests_is_counted_and_blocks_once_it_flips_the_verdict() -> None:
+    # the cohort is 1200, 60 may miss; TTFT is 400 ms and the lag 6 ms, below its gate
+    tight = Slo(ttft_s=0.6, tpot_s=0.05)
+    scheduled = numbers(served(), "scheduled_ns")
+
+    def run(missing: int) -> pd.DataFrame:
+        rows = np.arange(N)
+        affected = (rows >= IN_WINDOW) & (rows < IN_WINDOW + missing)
+        first_ns = scheduled + np.where(affected, 603_000_000, 400_000_000)
+        return served(
+            sent_ns=scheduled + 6_000_000,
+            first_token_ns=first_ns,
+            last_token_ns=first_ns + 100_000_000,
+            ended_ns=first_ns + 100_000_000,
+        )
+
+    few = found(run(60), slo=tight)["lag_flips"]
+    assert (few.severity, few.value) == ("info", 60)
+    many = found(run(61), slo=tight)["lag_flips"]
+    assert many.value == 61
+    assert blocks(many, "client")
+    assert "lag_flips" not in found(run(61), slo=replace(tight, clock="sent"))
+
+
+def test_refused_requests_are_the_workload_s_fault_and_show_the_answer() -> None:
+    answer = "x" * 300
+    outcomes = some(N, "workload_error", "ok", first=IN_WINDOW, count=2)
+    finding = found(served(outcome=outcomes, http_status=404, error=answer))["workload_errors"]
+    assert blocks(finding, "workload")
+    assert "404" in finding.text
+    assert "x" * 200 in finding.text
+    assert "x" * 201 not in finding.text
+    one = some(N, "workload_error", "ok", first=IN_WINDOW)
+    assert "workload_errors" not in found(served(outcome=one))  # 1 of 1200 is below 0.1 %
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "check"),
+    [
+        ({"outcome": some(N, "short_output", "ok", first=IN_WINDOW, count=13)}, "output_lengths"),
+        ({"output_tokens": some(N, 12, 11, first=IN_WINDOW, count=13)}, "output_lengths"),
+        ({"input_tokens": 899}, "input_lengths"),  # cut short
+        ({"input_tokens": 1101}, "input_lengths"),
+        ({"token_reads": some(N, 1, 11, first=IN_WINDOW, count=13)}, "buffered_streams"),
+    ],
+)
+def test_work_that_is_not_what_was_asked_is_no_evidence(spoiled: dict[str, Any], check: str) -> None:
+    assert blocks(found(served(**spoiled))[check], "workload")
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "severities"),
+    [
+        ({"outcome": some(N, "short_output", "ok", first=IN_WINDOW, count=12)}, ["warning"]),
+        ({"input_tokens": 1021}, ["warning"]),
+        ({"input_tokens": 1020}, []),
+        ({"input_tokens_planned": 20, "input_tokens": 50}, ["warning"]),  # a chat template
+        ({"input_tokens": -1}, []),  # nobody says
+        ({"output_tokens": 5}, []),  # a natural stop may come early
+        ({"token_reads": some(N, 1, 11, first=IN_WINDOW, count=12)}, []),
+    ],
+)
+def test_small_differences_do_not_block(spoiled: dict[str, Any], severities: list[str]) -> None:
+    assert [finding.severity for finding in found(served(**spoiled)).values()] == severities
+
+
+def test_buffering_only_warns_where_tpot_is_not_bounded() -> None:
+    (finding,) = found(served(token_reads=1), slo=Slo(ttft_s=0.8)).values()
+    assert (finding.check, finding.severity) == ("buffered_streams", "warning")
+
+
+def test_a_broken_cold_claim_and_a_changed_target() -> None:
+    assert blocks(found(run=facts(cold_claim_broken="12 cached blocks"))["cold_claim"], "workload")
+    assert blocks(found(run=facts(target_changed="version 1 to 2"))["target_changed"], "target")
+
+
+def test_a_target_that_died_is_not_excused_for_having_changed() -> None:
+    assert found(run=facts(target_changed="restarted", target_died=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("residence_s", "criteria", "checks"),
+    [
+        (6.66, {}, set()),
+        (6.67, {}, {"warmup"}),  # 20 s of warm-up
+        (40.01, {}, {"warmup", "window"}),  # 120 s of window
+        (0.5, {"min_requests": 1200}, set()),
+        (0.5, {"min_requests": 1201}, {"min_requests"}),
+    ],
+)
+def test_thin_evidence_is_said_with_what_is_needed(
+    residence_s: float, criteria: dict[str, Any], checks: set[str]
+) -> None:
+    findings = found(served(residence_s=residence_s), **criteria)
+    assert set(findings) == checks
+    assert all(blocks(finding, "evidence") for finding in findings.values())
+
+
+def test_too_few_requests_name_the_window_that_brings_them() -> None:
+    finding = found(min_requests=6000)["min_requests"]
+    assert (finding.value, finding.limit) == (1200, 6000)
+    assert "10m 00s" in finding.text
+
+
+def test_an_empty_cohort_is_no_evidence() -> None:
+    assert "min_requests" in found(served(0), facts(0, due=0, sent=0, window_ns=NS, stop_ns=21 * NS), min_requests=0)

@@ -46,6 +46,11 @@ class Setup:
 def prepare(scenario: Scenario) -> Setup:
     """Read and check all that a scenario names. Raises `ScenarioError`."""
     spec = search_spec(scenario)
+    low, high = spec.grid[0], spec.grid[-1]
+    if scenario.require is not None and not low <= scenario.require <= high:
+        raise ScenarioError(
+            f"--require {scenario.require:g} is not among the rates to be tested, {low:g}..{high:g}: widen --rate"
+        )
     return Setup(scenario=scenario, workload=Workload.of(scenario), spec=spec, seeds=seed_book(scenario, spec))
 
 

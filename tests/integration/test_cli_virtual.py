@@ -1,0 +1,161 @@
+"""The command line from end to end against a server in virtual time, whose capacity is known."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli import main
+
+LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
+# on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
+SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
+
+
+@dataclass(frozen=True)
+class Done:
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def loadgen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
+    """The command line in this process (a new one takes seconds to import), in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, code: int = 0) -> Done:
+        capfdbinary.readouterr()
+        monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = (text.decode() for text in capfdbinary.readouterr())
+        assert (ended.value.code or 0) == code, err
+        return Done(stdout=out, stderr=err)
+
+    return run
+
+
+def ledger(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "verdicts.jsonl").read_text().splitlines()]
+
+
+def test_a_sweep_finds_the_bracket_of_a_known_queue_and_show_prints_it_again(loadgen: Any, tmp_path: Path) -> None:
+    done = loadgen("sweep", *SURE, "--rate", "2..14", "--runs", "3", "--width", "20%", "--out", "r", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["outcome"] == "FOUND"
+    low, high = answer["bracket"]
+    assert low == answer["capacity"]
+    # the queue's long-run 95 % rate is 5.9/s; the floor of three windows of 300 s lies below it
+    assert 3.3 < low < 6.0 < high * 1.2
+    assert answer["conditions"]["simulated"] is True
+    assert json.loads((tmp_path / "r" / "capacity.json").read_text()) == answer
+    shown = loadgen("show", "r", "--buckets").stdout
+    assert "FOUND: capacity is" in shown
+    assert "SIMULATED" in shown
+    assert "in 16, out 1" in shown
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_gives_other_schedules(loadgen: Any, tmp_path: Path) -> None:
+    for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        loadgen("sweep", *SURE, "--rate", "2,14", "--runs", "2", "--seed", seed, "--out", name)
+    one, two, other = (ledger(tmp_path / name) for name in "abc")
+    hashes = [[line["schedule_sha256"] for line in lines] for lines in (one, two, other)]
+    assert hashes[0] == hashes[1]
+    assert not set(hashes[0]) & set(hashes[2])
+    assert [line["verdict"] for line in one] == [line["verdict"] for line in two]
+
+
+def test_a_table_runs_every_replicate_to_the_end_and_searches_nothing(loadgen: Any, tmp_path: Path) -> None:
+    done = loadgen("sweep", *SURE, "--rate", "2,14", "--runs", "2", "--out", "r")
+    lines = [line for line in ledger(tmp_path / "r") if line["run"]["kind"] == "search"]
+    assert [(line["run"]["rate"], line["verdict"]["status"]) for line in lines] == [(2, "PASS")] * 2 + [
+        (14, "FAIL")
+    ] * 2
+    assert not any(line["verdict"]["attainment_is_bound"] for line in lines)
+    assert "TABULATED: 2 requests/s is the largest tested rate that passed" in done.stdout
+
+
+@pytest.mark.parametrize(("rate", "require", "code"), [("2..2.5", "2.2", 0), ("2..14", "13", 1), ("13..14", "13.5", 1)])
+def test_a_requirement_is_met_refuted_or_unknown(
+    loadgen: Any, tmp_path: Path, rate: str, require: str, code: int
+) -> None:
+    loadgen("sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, code=code)
+
+
+def test_a_budget_ends_it_with_the_bracket_so_far_and_more_of_it_goes_on(loadgen: Any, tmp_path: Path) -> None:
+    asked = [*SURE, "--rate", "2..14", "--runs", "2", "--width", "50%"]
+    done = loadgen("sweep", *asked, "--max-requests", "5000", "--out", "r", code=4)
+    assert "BUDGET_EXHAUSTED: no capacity is claimed: --max-requests 5000" in done.stdout
+    before = ledger(tmp_path / "r")
+    assert sum(line["requests"] for line in before) <= 5000
+    done = loadgen("sweep", "--resume", "r", "--max-requests", "1000000")
+    assert "FOUND" in done.stdout
+    assert ledger(tmp_path / "r")[: len(before)] == before
+
+
+def test_resuming_another_experiment_is_refused_naming_the_difference(loadgen: Any, tmp_path: Path) -> None:
+    loadgen("sweep", *SURE, "--rate", "2,3", "--runs", "1", "--out", "r")
+    before = (tmp_path / "r" / "verdicts.jsonl").read_bytes()
+    done = loadgen("sweep", "--resume", "r", "--window", "200s", code=2)
+    assert "not the same experiment (window: 300.0s → 200.0s)" in done.stderr
+    assert (tmp_path / "r" / "verdicts.jsonl").read_bytes() == before
+
+
+def test_kill_9_amid_a_sweep_loses_no_sealed_run(loadgen: Any, tmp_path: Path) -> None:
+    asked = [*SURE, "--rate", "2,14", "--runs", "12", "--out", "r"]
+    whole = loadgen("sweep", *asked[:-1], "whole")
+    assert "TABULATED" in whole.stdout
+    process = subprocess.Popen(
+        [*LOADGEN, "sweep", *asked], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    path = tmp_path / "r" / "verdicts.jsonl"
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes().count(b"\n") >= 5) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = path.read_bytes()
+    before = before[: before.rfind(b"\n") + 1]
+    sealed = before.count(b"\n")
+    assert 5 <= sealed < 24, "the sweep ended before it could be killed"
+    tables = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*.parquet")}
+    loadgen("sweep", "--resume", "r")
+    assert path.read_bytes().startswith(before)
+    kept = {line["run"]["key"] for line in ledger(tmp_path / "r")[:sealed]}
+    for table, content in tables.items():
+        if table.parent.relative_to(tmp_path / "r" / "runs" / "main").as_posix() in kept:
+            assert table.read_bytes() == content
+    resumed, complete = ledger(tmp_path / "r"), ledger(tmp_path / "whole")
+    assert [(line["run"], line["verdict"]) for line in resumed] == [(line["run"], line["verdict"]) for line in complete]
+
+
+def test_a_pipe_whose_reader_left_is_no_traceback(loadgen: Any, tmp_path: Path) -> None:
+    loadgen("sweep", *SURE, "--rate", "2,3", "--runs", "1", "--out", "r")
+    shell = f"{sys.executable} -c 'from loadgen.cli import main; main()' show r --json | head -c 10"
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert len(done.stdout) == 10
+
+
+def test_a_narrow_terminal_folds_and_loses_nothing(loadgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loadgen("sweep", *SURE, "--rate", "2,14", "--runs", "1", "--out", "r")
+    wide = loadgen("show", "r").stdout
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    narrow = loadgen("show", "r").stdout
+    assert max(map(len, wide.splitlines())) > 60
+    assert "TABULATED" in narrow
+    assert "FAIL" in narrow
+
+
+def test_a_requirement_outside_the_range_is_refused(loadgen: Any) -> None:
+    done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", code=2)
+    assert "--require 9 is not among the rates to be tested, 2..4" in done.stderr

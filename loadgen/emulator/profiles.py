@@ -1,0 +1,137 @@
+"""Profiles: what the emulator pretends to be, as TOML files with documented constants.
+
+A profile is named by the stem of a file shipped in the directory beside this module, or is a path to a user's own
+file. Its `kind` says which model it describes; `KINDS` is the one list of them. Unknown keys and impossible values are
+refused with the file and the key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from loadgen.emulator.fcfs import FcfsModel, ServiceMix
+from loadgen.emulator.model import Model
+from loadgen.errors import UsageError
+
+_SHIPPED = resources.files("loadgen.emulator").joinpath("profiles")
+
+__all__ = ["FcfsProfile", "Profile", "ServerLimits", "load_profile", "profile_names"]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerLimits(_Strict):
+    """What the HTTP face needs to know of the pretended model."""
+
+    max_model_len: int = Field(default=32768, ge=2)
+    vocab_size: int = Field(default=32000, ge=256)
+    eos_mean_tokens: float = Field(default=64.0, ge=1, allow_inf_nan=False)
+
+
+class Service(_Strict):
+    """A discrete mixture of service times."""
+
+    times_ms: tuple[Positive, ...] = Field(min_length=1)
+    shares: tuple[Positive, ...] = Field(min_length=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _match(self) -> Self:
+        if len(self.times_ms) != len(self.shares):
+            raise ValueError("times_ms and shares must have the same number of entries")
+        if abs(sum(self.shares) - 1) > 1e-9:
+            raise ValueError(f"shares must sum to 1, not {sum(self.shares):g}")
+        return self
+
+
+class Profile(_Strict):
+    """What every kind of profile has. `simulated` is always true: nothing measured on it says anything of a GPU."""
+
+    kind: str
+    description: str = Field(min_length=1)
+    simulated: Literal[True] = True
+    server: ServerLimits = ServerLimits()
+
+    def build(self) -> Model:
+        """A fresh model of this profile, empty and idle."""
+        raise NotImplementedError
+
+
+class FcfsProfile(Profile):
+    """The single-server queue with a mixture of service times."""
+
+    kind: Literal["fcfs"]
+    service: Service
+
+    def mix(self) -> ServiceMix:
+        """The service distribution in nanoseconds."""
+        return ServiceMix(
+            times_ns=tuple(round(time_ms * 1e6) for time_ms in self.service.times_ms), shares=self.service.shares
+        )
+
+    def build(self) -> Model:
+        """An empty queue."""
+        return FcfsModel(self.mix(), self.service.seed)
+
+
+# kind -> module and class, imported when a profile of it is read: a kind's module builds on this one
+KINDS: Final = {
+    "fcfs": ("loadgen.emulator.profiles", "FcfsProfile"),
+    "batching": ("loadgen.emulator.engine.profile", "BatchingProfile"),
+}
+
+
+def profile_names() -> list[str]:
+    """The names of the shipped profiles, sorted."""
+    files = _SHIPPED.iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of that name, or of the file at that path (it ends in .toml or has a slash). Raises `UsageError`."""
+    if name.endswith(".toml") or "/" in name:
+        where = name
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise UsageError(f"emulator profile {name}: cannot be read: {reason}") from None
+    elif name in profile_names():
+        where = f"{name}.toml"
+        text = _SHIPPED.joinpath(where).read_text(encoding="utf-8")
+    else:
+        known = ", ".join(profile_names())
+        raise UsageError(f"unknown emulator profile {name!r}; there are {known}, or give the path of a .toml file")
+    try:
+        return _parse(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise UsageError(f"emulator profile {where}: {_first_line(error)}") from None
+
+
+def _parse(raw: dict[str, Any]) -> Profile:
+    kind = raw.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"key kind must be one of {', '.join(sorted(KINDS))}, not {kind!r}")
+    module, name = KINDS[kind]
+    profile: Profile = getattr(import_module(module), name).model_validate(raw)
+    return profile
+
+
+def _first_line(error: Exception) -> str:
+    """One line that names the key."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key}"
+    return f"key {key}: {first['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,219 @@
+"""Reading a request as vLLM's OpenAI server does: what it accepts, what it refuses, and in which words.
+
+Text is tokenised by bytes: token id b for byte b. A chat's prompt is `<|role|>` and the content of each message, one
+after the other, so that it ends in the last message's own text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from loadgen.emulator.profiles import ServerLimits
+
+__all__ = ["ApiError", "GenerateRequest", "read_request"]
+
+DEFAULT_COMPLETION_TOKENS: Final = 16  # OpenAI's, and vLLM's, default of max_tokens in /v1/completions
+Endpoint = Literal["completions", "chat"]
+
+
+class ApiError(Exception):
+    """A refusal: its HTTP status and vLLM's error body."""
+
+    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GenerateRequest:
+    """A request that was accepted."""
+
+    endpoint: Endpoint
+    prompt: npt.NDArray[np.int64]
+    max_tokens: int  # already cut to what max_model_len leaves, silently, as vLLM does
+    min_tokens: int
+    ignore_eos: bool
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_token_ids: bool
+    cache_salt: str
+    priority: int
+
+
+def read_request(endpoint: Endpoint, body: bytes, model: str, limits: ServerLimits) -> GenerateRequest:
+    """Parse and check a body. Raises `ApiError`."""
+    raw = _parse(body)
+    if raw.get("model", model) != model:
+        raise ApiError(
+            404, f"The model `{raw['model']}` does not exist. Valid aliases: {model}.", "NotFoundError", "model"
+        )
+    prompt = _messages(raw) if endpoint == "chat" else _prompt(raw, limits)
+    _check_length(prompt, limits)
+    options = _stream_options(raw)
+    room = limits.max_model_len - len(prompt)
+    max_tokens = _integer(raw, "max_tokens")
+    if endpoint == "chat" and raw.get("max_completion_tokens") is not None:
+        max_tokens = _integer(raw, "max_completion_tokens")
+    if max_tokens is None:
+        max_tokens = room if endpoint == "chat" else DEFAULT_COMPLETION_TOKENS
+    if max_tokens < 1:
+        text = f"max_tokens must be at least 1, got {max_tokens}. (parameter=max_tokens, value={max_tokens})"
+        raise _bad(text, "max_tokens")
+    min_tokens = _integer(raw, "min_tokens") or 0
+    if min_tokens > max_tokens:
+        raise _bad(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
+    if (raw.get("n") or 1) != 1:
+        raise _bad("the emulator answers one choice a request: n must be 1. (parameter=n)", "n")
+    return GenerateRequest(
+        endpoint=endpoint,
+        prompt=prompt,
+        max_tokens=min(max_tokens, room),
+        min_tokens=min(min_tokens, room),
+        ignore_eos=bool(raw.get("ignore_eos")),
+        stream=bool(raw.get("stream")),
+        include_usage=bool(options.get("include_usage")),
+        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
+        return_token_ids=bool(raw.get("return_token_ids")),
+        cache_salt=_salt(raw),
+        priority=_integer(raw, "priority") or 0,
+    )
+
+
+def _bad(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, "BadRequestError", param)
+
+
+def _invalid(kind: str, where: str, message: str, given: str, more: Mapping[str, Any] | None = None) -> ApiError:
+    """A body of the wrong shape, in the words of the validator that vLLM uses."""
+    entry = {"type": kind, "loc": where, "msg": message, "input": given, **(more or {})}
+    return ApiError(400, f"1 validation error:\n  {entry}", "Bad Request", where)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    if not body:
+        raise _invalid("missing", "body", "Field required", "None")
+    try:
+        raw = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        position, reason = _json_fault(body)
+        more = {"ctx": {"error": reason}}
+        raise _invalid("json_invalid", f"body.{position}", "JSON decode error", "<dict of 0 items>", more) from None
+    if not isinstance(raw, dict):
+        text = "Input should be a valid dictionary or object to extract fields from"
+        raise _invalid("model_attributes_type", "body", text, _given(raw))
+    return raw
+
+
+def _json_fault(body: bytes) -> tuple[int, str]:
+    """Where and why the standard parser, whose words vLLM passes on, gives up."""
+    try:
+        json.loads(body)
+    except json.JSONDecodeError as error:
+        return error.pos, error.msg
+    except UnicodeDecodeError as error:
+        return error.start, "invalid UTF-8"
+    return 0, "a number or a constant that JSON does not have"
+
+
+def _given(value: Any) -> str:
+    return f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, list | dict) else str(value)
+
+
+def _integer(raw: Mapping[str, Any], key: str) -> int | None:
+    value = raw.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    text = "Input should be a valid integer"
+    if isinstance(value, str):
+        raise _invalid("int_parsing", f"body.{key}", f"{text}, unable to parse string as an integer", value)
+    raise _invalid("int_type", f"body.{key}", text, _given(value))
+
+
+def _salt(raw: Mapping[str, Any]) -> str:
+    salt = raw.get("cache_salt")
+    if salt is None:
+        return ""
+    if not isinstance(salt, str) or not salt:
+        text = "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)"
+        raise _bad(text, "cache_salt")
+    return salt
+
+
+def _stream_options(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = raw.get("stream_options")
+    if options is None:
+        return {}
+    if not raw.get("stream"):
+        text = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
+        raise _bad(text, "stream_options")
+    if not isinstance(options, dict):
+        text = "Input should be a valid dictionary or object to extract fields from"
+        raise _invalid("model_attributes_type", "body.stream_options", text, _given(options))
+    return options
+
+
+def _bytes_as_ids(text: str) -> npt.NDArray[np.int64]:
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.int64)
+
+
+def _prompt(raw: Mapping[str, Any], limits: ServerLimits) -> npt.NDArray[np.int64]:
+    prompt = raw.get("prompt")
+    if prompt is None or prompt == "":
+        raise _bad("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
+    if isinstance(prompt, str):
+        return _bytes_as_ids(prompt)
+    if prompt == []:
+        raise _bad("You must pass at least one prompt")
+    if not isinstance(prompt, list):
+        raise _invalid("list_type", "body.prompt", "Input should be a valid list", _given(prompt))
+    if isinstance(prompt[0], str | list):
+        raise _bad("the emulator serves one prompt a request: send a batch as requests of its own", "prompt")
+    try:
+        ids = np.array(prompt)
+    except (ValueError, OverflowError):
+        ids = np.array(None)
+    if ids.dtype.kind not in "iu":
+        raise _invalid("int_type", "body.prompt.0", "Input should be a valid integer", _given(prompt))
+    outside = (ids < 0) | (ids >= limits.vocab_size)
+    if outside.any():
+        raise _bad(f"Token id {ids[outside.argmax()]} is out of vocabulary")
+    return ids.astype(np.int64, copy=False)
+
+
+def _messages(raw: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    messages = raw.get("messages")
+    if messages is None:
+        raise _invalid("missing", "body.messages", "Field required", f"<dict of {len(raw)} items>")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _invalid("list_type", "body.messages", "Input should be a valid list", _given(messages))
+    if not messages:
+        raise _bad("You must pass at least one message", "messages")
+    return _bytes_as_ids("".join(f"<|{message.get('role')}|>{_content(message)}" for message in messages))
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message: a string, or the text parts of a list."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _check_length(prompt: npt.NDArray[np.int64], limits: ServerLimits) -> None:
+    if len(prompt) < limits.max_model_len:
+        return
+    text = (
+        f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
+        f"{len(prompt)} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
+        f"length of the input prompt. (parameter=input_tokens, value={len(prompt)})"
+    )
+    raise _bad(text, "input_tokens")

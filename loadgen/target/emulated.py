@@ -1,0 +1,88 @@
+"""The emulator as a child process: started on a free loopback port, ready when handed over, gone when done with.
+
+The child holds the read end of a pipe whose other end is ours: should this process die without a word, the pipe ends
+and the child with it. Its stderr goes to an unnamed file, whose end is shown if it fails to start.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+import anyio
+import anyio.abc
+
+from loadgen.emulator.profiles import load_profile
+from loadgen.emulator.serve import READY
+from loadgen.errors import TargetUnreachable
+from loadgen.target.http import shown
+
+__all__ = ["Emulated", "launch"]
+
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 3.0
+_URL: Final = re.compile(re.escape(READY) + r"(http://\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """A running emulator."""
+
+    url: str
+    profile: str
+    description: str
+    pid: int
+
+
+@asynccontextmanager
+async def launch(profile: str = "fcfs", *, truth_log: Path | None = None) -> AsyncIterator[Emulated]:
+    """Run the emulator while the context is open.
+
+    Raises `UsageError` for a profile that cannot be used and `TargetUnreachable` if the process does not get ready.
+    """
+    description = load_profile(profile).description
+    command = [sys.executable, "-m", "loadgen.emulator", "--profile", profile, "--watch-stdin"]
+    if truth_log is not None:
+        command += ["--truth-log", str(truth_log)]
+    with tempfile.TemporaryFile() as stderr:
+        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+        try:
+            url = await _ready(process, stderr)
+            yield Emulated(url=url, profile=profile, description=description, pid=process.pid)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(process)
+
+
+async def _ready(process: anyio.abc.Process, stderr: IO[bytes]) -> str:
+    """The URL from the line that says it is ready."""
+    assert process.stdout is not None
+    seen = b""
+    with anyio.move_on_after(START_TIMEOUT_S) as scope:
+        async for chunk in process.stdout:
+            seen += chunk
+            match = _URL.search(seen.decode(errors="replace"))
+            if match is not None and b"\n" in seen:
+                return match[1]
+    reason = f"not ready after {START_TIMEOUT_S:.0f} s" if scope.cancelled_caught else "it ended before it was ready"
+    stderr.seek(0)
+    last_words = stderr.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
+    said = f": {shown(last_words[0])}" if last_words else ""
+    raise TargetUnreachable(f"the embedded emulator did not start: {reason}{said}")
+
+
+async def _stop(process: anyio.abc.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        with anyio.move_on_after(STOP_TIMEOUT_S):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+    await process.aclose()

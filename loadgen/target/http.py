@@ -1,0 +1,262 @@
+"""Talking to the server about anything but load: small requests, bounded answers, and one clear line for each failure.
+
+What a server says is hostile: bodies are cut at a limit, and text from them passes `shown` before a person sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import anyio
+import httpx
+import orjson
+
+from loadgen.errors import TargetUnreachable, UsageError
+
+__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
+
+BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
+_OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
+
+
+class Unreachable(TargetUnreachable):
+    """A request that got no HTTP answer. `why` says how; only `refused`, `timeout` and `lost` may pass by waiting."""
+
+    def __init__(self, message: str, why: Literal["refused", "dns", "timeout", "tls", "lost", "protocol"]) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An HTTP answer; `truncated` if the body was longer than the limit."""
+
+    url: str
+    status: int
+    content_type: str
+    body: bytes
+    truncated: bool = False
+    location: str = ""
+
+    def json(self) -> Any:
+        """The body as JSON, or `None` if it is none."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+    @property
+    def is_html(self) -> bool:
+        """Whether it is a web page, whatever its content type says."""
+        start = self.body[:200].lstrip().lower()
+        return "html" in self.content_type or start.startswith((b"<!doctype html", b"<html"))
+
+    @property
+    def excerpt(self) -> str:
+        """The first 200 characters, made safe: an error message if the body has one in the usual place."""
+        parsed = self.json()
+        error = parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None
+        said = error.get("message") if isinstance(error, dict) else error
+        return shown(said if isinstance(said, str) else self.body[:800].decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How https is spoken: files in PEM format, and whether certificates are checked at all."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """The client context. Raises `UsageError` naming the file that cannot be used."""
+        for name, file in (("CA", self.ca_file), ("certificate", self.cert_file), ("key", self.key_file)):
+            if file is not None and not Path(file).is_file():
+                raise UsageError(f"{name} file {file} does not exist")
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (ssl.SSLError, OSError):
+            files = ", ".join(file for file in (self.ca_file, self.cert_file, self.key_file) if file)
+            raise UsageError(f"TLS files {files}: not usable as PEM certificates and key") from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(slots=True, kw_only=True)
+class Http:
+    """A client of one base URL. `headers` may hold a key: it is in no repr and no message."""
+
+    base: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls = field(default_factory=Tls)
+    timeout_s: float = 10.0
+    _client: httpx.AsyncClient | None = field(default=None, repr=False)
+
+    async def __aenter__(self) -> Http:
+        verify = self.tls.context() if self.base.startswith("https") else False
+        # the load goes straight to the server, so what we ask about it does too: no proxy from the environment
+        self._client = httpx.AsyncClient(headers=dict(self.headers), verify=verify, trust_env=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
+        await self._client.aclose()
+
+    async def get(self, path: str, *, timeout_s: float | None = None, limit: int = BODY_LIMIT) -> Answer:
+        """GET a path under the base. Raises `Unreachable`."""
+        return await self._request("GET", path, None, timeout_s, limit)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Answer:
+        """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
+        return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
+    ) -> Answer:
+        assert self._client is not None
+        url = self.base + path
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        content = None if body is None else orjson.dumps(body)
+        headers = {} if body is None else {"content-type": "application/json"}
+        kept, truncated = bytearray(), False
+        try:
+            # httpx bounds each read, so that a server which trickles could hold us for ever: bound the whole as well
+            with anyio.fail_after(timeout):
+                async with self._client.stream(
+                    method, url, content=content, headers=headers, timeout=timeout
+                ) as response:
+                    async for chunk in response.aiter_bytes():
+                        kept += chunk
+                        if len(kept) > limit:
+                            truncated = True
+                            break
+        except TimeoutError:
+            raise _timed_out(self.base, "no whole answer", timeout) from None
+        except httpx.HTTPError as error:
+            raise _unreachable(self.base, error, timeout) from None
+        except httpx.InvalidURL:
+            raise UsageError(f"target {shown(url)} is not a URL; write http://HOST:PORT") from None
+        return Answer(
+            url=url, status=response.status_code, content_type=response.headers.get("content-type", ""),
+            body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
+        )  # fmt: skip
+
+
+def base_url(text: str) -> str:
+    """The base URL a user means: without a path of the API behind it, http:// where no scheme is given.
+
+    Raises `UsageError` for anything that is no plain http or https URL.
+    """
+    candidate = text.strip() if "://" in text else f"http://{text.strip()}"
+    try:
+        parts = urlsplit(candidate)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"target {shown(text)} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or " " in candidate:
+        raise UsageError(f"target {shown(text)} is not a URL; write http://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(
+            "the target URL holds a user or a password; give a key by environment variable or file instead"
+        )
+    if parts.query or parts.fragment:
+        raise UsageError(f"target {shown(text)}: a base URL has no ? or #; write http://HOST:PORT")
+    path = parts.path.rstrip("/")
+    ending = next((ending for ending in _OURS if path.endswith(ending)), "")
+    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix(ending), "", ""))
+
+
+def load_api_key(*, env: str | None = None, file: str | Path | None = None) -> str | None:
+    """The API key from an environment variable's name or from a file; `None` if neither is given.
+
+    Raises `UsageError`, which never holds the key.
+    """
+    if env is not None and file is not None:
+        raise UsageError("give the API key by environment variable or by file, not both")
+    if env is not None:
+        key, where = os.environ.get(env, ""), f"environment variable {env}"
+        if env not in os.environ:
+            raise UsageError(f"{where} is not set; it should hold the API key")
+    elif file is not None:
+        where = f"API key file {file}"
+        try:
+            key = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise UsageError(f"{where} cannot be read: {reason}") from None
+    else:
+        return None
+    key = key.strip()
+    if not key:
+        raise UsageError(f"{where} is empty; it should hold the API key")
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{where} holds more than one line or characters that no HTTP header can carry")
+    return key
+
+
+def shown(text: str, limit: int = 200) -> str:
+    """Text from outside, fit for a terminal: one line, control characters escaped, cut at `limit` characters."""
+    cut = text[:limit] + ("…" if len(text) > limit else "")
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in cut)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and all that it came from, groups opened."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                yield from _causes(member)
+        error = error.__cause__ or error.__context__
+
+
+def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreachable:
+    causes = tuple(_causes(error))
+
+    def first(kind: type[BaseException]) -> BaseException | None:
+        return next((cause for cause in causes if isinstance(cause, kind)), None)
+
+    if isinstance(error, httpx.TimeoutException):
+        return _timed_out(base, "no connection" if isinstance(error, httpx.ConnectTimeout) else "no answer", timeout_s)
+    if first(socket.gaierror) is not None:
+        host = urlsplit(base).hostname
+        return Unreachable(f"{base}: the host name {host} is not known (DNS); check its spelling", "dns")
+    if (tls := first(ssl.SSLError)) is not None:
+        return Unreachable(f"{base}: {_tls_fault(tls)}", "tls")
+    if first(ConnectionRefusedError) is not None:
+        return Unreachable(
+            f"{base}: connection refused; nothing listens there (is the server up, is the port right?)", "refused"
+        )
+    if isinstance(error, httpx.ConnectError):
+        fault = first(OSError)
+        reason = (getattr(fault, "strerror", None) or str(error)) if fault else str(error)
+        return Unreachable(f"{base}: cannot connect: {shown(reason)}", "refused")
+    if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in str(error):
+        return Unreachable(f"{base}: what answers there does not speak HTTP ({shown(str(error), 80)})", "protocol")
+    return Unreachable(f"{base}: the connection was lost ({type(error).__name__})", "lost")
+
+
+def _tls_fault(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = shown(error.verify_message)
+        return f"TLS: the server's certificate is not trusted ({reason}); give its CA by file, or --insecure"
+    if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
+        return "TLS: the server does not speak it on this port; write http:// instead of https://"
+    return f"TLS: the handshake failed ({shown(str(getattr(error, 'reason', None) or error), 80)})"
+
+
+def _timed_out(base: str, what: str, timeout_s: float) -> Unreachable:
+    return Unreachable(f"{base}: {what} within {timeout_s:g} s (is the host right, is a firewall between?)", "timeout")

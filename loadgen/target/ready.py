@@ -1,0 +1,104 @@
+"""From what the user typed to a server that answers as an OpenAI-compatible one and serves the model that is asked.
+
+A server may take minutes to load its weights, so what may pass by waiting is waited for: a refused connection, a
+timeout, 502, 503 and 504. What waiting cannot mend (an unknown host, TLS, a web page, a missing key, another model) is
+said at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from loadgen.errors import TargetUnfit, TargetUnreachable
+from loadgen.target.http import Answer, Http, Unreachable, shown
+
+__all__ = ["ModelCard", "wait_ready"]
+
+Progress = Callable[[str], None]
+_WORTH_WAITING: Final = ("refused", "timeout", "lost")
+_STARTING: Final = (502, 503, 504)
+_POLL_S: Final = 0.5
+_LISTED: Final = 10  # models named in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """A served model, as /v1/models tells of it."""
+
+    name: str
+    max_model_len: int | None
+
+
+async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progress: Progress | None = None) -> ModelCard:
+    """Wait until the server is up, then find the model (the only one if `None`).
+
+    `progress` is told in words while waiting. Raises `TargetUnreachable` or `TargetUnfit`.
+    """
+    began_s = anyio.current_time()
+    while True:
+        try:
+            fault = await _not_up(http)
+        except Unreachable as error:
+            if error.why not in _WORTH_WAITING:
+                raise
+            fault = str(error)
+        if fault is None:
+            answer = await http.get("/v1/models")
+            if answer.status not in _STARTING:
+                return _find(http.base, answer, model)
+            fault = f"{http.base}: /v1/models answers {answer.status}"
+        waited_s = anyio.current_time() - began_s
+        if waited_s + _POLL_S > timeout_s:
+            raise TargetUnreachable(f"{fault} (waited {waited_s:.0f} s)")
+        if progress is not None:
+            progress(f"waiting for {http.base} ({waited_s:.0f} s of {timeout_s:.0f} s)")
+        await anyio.sleep(_POLL_S)
+
+
+async def _not_up(http: Http) -> str | None:
+    """Why the server is not up yet; `None` if it is, or has no such page (not everybody does)."""
+    answer = await http.get("/health")
+    return f"{http.base}: /health answers {answer.status}" if answer.status in _STARTING else None
+
+
+def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
+    """The model's card in the answer of /v1/models. Raises `TargetUnfit`."""
+    cards = _cards(base, answer)
+    names = [str(card["id"]) for card in cards]
+    listed = ", ".join(shown(name, 80) for name in names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    if not names:
+        raise TargetUnfit(f"{base}: /v1/models lists no model")
+    if model is None and len(names) > 1:
+        raise TargetUnfit(f"{base} serves several models: {listed}; choose one with --model")
+    if model is not None and model not in names:
+        raise TargetUnfit(f"{base} does not serve the model {shown(model)}; it serves: {listed}")
+    card = cards[0 if model is None else names.index(model)]
+    length = card.get("max_model_len")
+    return ModelCard(name=str(card["id"]), max_model_len=length if isinstance(length, int) and length > 0 else None)
+
+
+def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
+    if answer.status in (401, 403):
+        told = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
+        raise TargetUnfit(f"{base} wants an API key, or another one ({told}); give it by environment variable or file")
+    if answer.is_html:
+        raise TargetUnfit(
+            f"{base}: /v1/models answers a web page ({answer.status}), not JSON: no OpenAI-compatible server"
+        )
+    if 300 <= answer.status < 400:
+        raise TargetUnfit(f"{base}: /v1/models redirects to {shown(answer.location)}; give that server's URL")
+    if answer.status == 404:
+        raise TargetUnfit(
+            f"{base}: there is no /v1/models (404); is the path right, is this an OpenAI-compatible server?"
+        )
+    if answer.status != 200:
+        raise TargetUnfit(f"{base}: /v1/models answers {answer.status}: {answer.excerpt}")
+    parsed = answer.json()
+    data = parsed.get("data") if isinstance(parsed, dict) else None
+    if answer.truncated or not isinstance(data, list):
+        raise TargetUnfit(f"{base}: /v1/models answers something that is no list of models: {answer.excerpt}")
+    return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]

@@ -1,0 +1,263 @@
+"""The target of a run: what is loaded, and everything we ask of it that is not load.
+
+Theory of operation. A `Target` is one or more base URLs that serve the same model, opened by `open_target`, which waits
+for them and knows their model. Between runs it is asked to be idle, warmed, and made cold by a policy; before and after
+a run it is asked who it is. Nothing here runs while load is on: a scrape costs a server 5 to 25 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import anyio
+
+from loadgen.errors import TargetUnfit, UsageError
+from loadgen.plan.types import RequestFormat
+from loadgen.send.api import Endpoint
+from loadgen.target.emulated import launch
+from loadgen.target.http import Http, Tls, Unreachable, base_url
+from loadgen.target.identity import identify
+from loadgen.target.metrics import Scrape, scrape
+from loadgen.target.probe import SaltSupport, prove_salt, timed_request, warmup_body
+from loadgen.target.ready import Progress, wait_ready
+
+__all__ = ["Idle", "Policy", "Target", "open_target"]
+
+Policy = Literal["salt", "reset", "keep"]  # what makes a run cold, or that nothing does
+EMULATOR_MARK: Final = "loadgen-emulator"  # in the version of every emulated server, and in no other
+PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """What waiting for idleness ended with. `idle` is `None` if the server does not let it be seen."""
+
+    idle: bool | None
+    waited_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An open target; see the module's theory of operation."""
+
+    label: str
+    simulated: bool  # some server behind it is an emulator, started here or not
+    urls: tuple[str, ...]
+    model: str
+    max_model_len: int | None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls = field(default_factory=Tls)
+    https: tuple[Http, ...] = field(default=(), repr=False)
+
+    def endpoint(self, request_format: RequestFormat, extras: Mapping[str, Any] | None = None) -> Endpoint:
+        """Where the sender sends requests of this format."""
+        return Endpoint(
+            urls=self.urls,
+            path=PATHS[request_format.endpoint],
+            model=self.model,
+            headers=self.headers,
+            extras=extras or {},
+            ca_file=self.tls.ca_file,
+            cert_file=self.tls.cert_file,
+            key_file=self.tls.key_file,
+            insecure=self.tls.insecure,
+        )
+
+    async def identity(self) -> dict[str, str]:
+        """Who the servers are now: flat, strings, keys `N.name` for the N-th URL; compare with `identity.changed`."""
+        facts: dict[str, str] = {}
+        for number, http in enumerate(self.https):
+            facts |= {f"{number}.{name}": value for name, value in (await identify(http, self.model)).items()}
+        return facts
+
+    async def alive(self, timeout_s: float = 2.0) -> bool:
+        """Whether every server still answers."""
+        for http in self.https:
+            try:
+                answer = await http.get("/health", timeout_s=timeout_s)
+            except Unreachable:
+                return False
+            if answer.status >= 500:
+                return False
+        return True
+
+    async def wait_idle(self, timeout_s: float = 60.0) -> Idle:
+        """Wait until no server runs or holds a request; says so if that cannot be seen. Raises `TargetUnreachable`."""
+        began_s = anyio.current_time()
+        pause_s = 0.02
+        while True:
+            outstanding = [await _outstanding(http) for http in self.https]
+            waited_s = anyio.current_time() - began_s
+            known = [count for count in outstanding if count is not None]
+            if len(known) < len(outstanding):
+                return Idle(
+                    idle=None, waited_s=waited_s, text="idle not observable: neither /metrics nor /load tells it"
+                )
+            if sum(known) == 0:
+                return Idle(idle=True, waited_s=waited_s, text=f"idle after {waited_s:.1f} s")
+            if waited_s + pause_s > timeout_s:
+                text = f"not idle after {waited_s:.0f} s: {sum(known):.0f} requests running or waiting"
+                return Idle(idle=False, waited_s=waited_s, text=text)
+            await anyio.sleep(pause_s)
+            pause_s = min(1.0, pause_s * 1.5)
+
+    async def warm(
+        self,
+        n: int,
+        lengths: Sequence[tuple[int, int]],
+        request_format: RequestFormat | None = None,
+        *,
+        concurrency: int = 1,
+        timeout_s: float = 120.0,
+    ) -> list[float]:
+        """Send `n` requests whose prompts no run uses; their E2E in seconds, in order of their sending.
+
+        `lengths` are (input, output) tokens, taken in turn; URLs are taken in turn too. Raises `TargetUnfit` with the
+        server's words at the first answer that is not 200, and `TargetUnreachable`.
+        """
+        fmt = request_format or RequestFormat()
+        e2e_s = [0.0] * n
+        slots = anyio.CapacityLimiter(concurrency)
+
+        async def one(number: int) -> None:
+            async with slots:
+                body = warmup_body(self.model, fmt, *lengths[number % len(lengths)])
+                http = self.https[number % len(self.https)]
+                e2e_s[number] = (await timed_request(http, PATHS[fmt.endpoint], body, timeout_s))[0]
+
+        try:
+            async with anyio.create_task_group() as group:
+                for number in range(n):
+                    group.start_soon(one, number)
+        except* (TargetUnfit, Unreachable) as faults:
+            raise _first(faults) from None
+        return e2e_s
+
+    async def accepts_salt(self, request_format: RequestFormat | None = None) -> SaltSupport:
+        """Whether every server takes `cache_salt`, and whether it is proved that it works (method, section 4).
+
+        Three small requests a server at most. The weakest of several servers' answers is given.
+        """
+        fmt = request_format or RequestFormat()
+        answers = [
+            await prove_salt(http, PATHS[fmt.endpoint], self.model, fmt, self.max_model_len) for http in self.https
+        ]
+        return min(answers, key=lambda answer: (answer.accepted, answer.proved))
+
+    async def reset(self, policy: Policy, *, timeout_s: float = 60.0) -> str:
+        """Make the servers cold by `policy`; says what was done.
+
+        `salt` leaves them alone, for each run brings its own salt; `reset` empties the prefix cache and reads whether
+        it was, retrying while requests still run; `keep` keeps it. Raises `TargetUnfit`.
+        """
+        if policy == "salt":
+            return "a fresh cache_salt a run"
+        if policy == "keep":
+            return "cache kept: runs are blocks of one another's history"
+        for http in self.https:
+            await self._reset_one(http, timeout_s)
+        return "prefix cache reset"
+
+    async def _reset_one(self, http: Http, timeout_s: float) -> None:
+        began_s = anyio.current_time()
+        while True:
+            answer = await http.post("/reset_prefix_cache")
+            if answer.status in (404, 405):
+                remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1, or use the salt policy"
+                raise TargetUnfit(f"{http.base}: there is no /reset_prefix_cache ({answer.status}); {remedy}")
+            parsed = answer.json()
+            if answer.status != 200:
+                raise TargetUnfit(f"{http.base}: /reset_prefix_cache answers {answer.status}: {answer.excerpt}")
+            # old servers answer 200 with nothing; only an explicit success is one
+            if isinstance(parsed, dict) and parsed.get("success") is True:
+                return
+            left_s = timeout_s - (anyio.current_time() - began_s)
+            if left_s <= 0:
+                said = answer.excerpt or "an empty answer"
+                raise TargetUnfit(f"{http.base}: the prefix cache was not reset within {timeout_s:g} s ({said})")
+            idle = await self.wait_idle(left_s)
+            if idle.idle is not False:
+                await anyio.sleep(min(0.1, left_s))
+
+
+@asynccontextmanager
+async def open_target(
+    spec: str | Sequence[str],
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+    insecure: bool = False,
+    ready_timeout_s: float = 60.0,
+    request_timeout_s: float = 10.0,
+    progress: Progress | None = None,
+) -> AsyncIterator[Target]:
+    """Open what the user named: one or more URLs behind one target, or `emulator[:PROFILE]`.
+
+    An emulator is started here and stopped when the context ends. `progress` is told in words while a server is waited
+    for. Raises `UsageError`, `TargetUnreachable`, `TargetUnfit`.
+    """
+    specs = (spec,) if isinstance(spec, str) else tuple(spec)
+    tls = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, insecure=insecure)
+    sent = dict(headers or {})
+    if api_key is not None:
+        sent["authorization"] = f"Bearer {api_key}"
+    async with AsyncExitStack() as stack:
+        label, urls = ", ".join(specs), tuple(specs)
+        if any(_is_own(one) for one in specs):
+            if len(specs) > 1:
+                raise UsageError("an embedded target stands alone; several targets are several URLs")
+            kind, _, profile = specs[0].partition(":")
+            if kind == "virtual":
+                raise UsageError(f"target {specs[0]} has no server to talk to: virtual time is not available here")
+            emulated = await stack.enter_async_context(launch(profile or "fcfs"))
+            label, urls = f"emulator:{emulated.profile}", (emulated.url,)
+        urls = tuple(base_url(url) for url in urls)
+        if not urls or len(set(urls)) < len(urls):
+            raise UsageError("give at least one target URL, and each once")
+        https = [
+            await stack.enter_async_context(Http(base=url, headers=sent, tls=tls, timeout_s=request_timeout_s))
+            for url in urls
+        ]
+        cards = [await wait_ready(http, model, timeout_s=ready_timeout_s, progress=progress) for http in https]
+        if len({card.name for card in cards}) > 1:
+            named = ", ".join(f"{http.base}: {card.name}" for http, card in zip(https, cards, strict=True))
+            raise TargetUnfit(f"the target's URLs serve different models ({named}); choose one with --model")
+        lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
+        simulated = [EMULATOR_MARK in (await identify(http, cards[0].name)).get("version", "") for http in https]
+        yield Target(
+            label=label,
+            simulated=any(simulated),
+            urls=urls,
+            model=cards[0].name,
+            max_model_len=min(lengths, default=None),
+            headers=sent,
+            tls=tls,
+            https=tuple(https),
+        )
+
+
+def _is_own(spec: str) -> bool:
+    return spec.partition(":")[0] in ("emulator", "virtual") and "://" not in spec
+
+
+async def _outstanding(http: Http) -> float | None:
+    reading: Scrape | None = await scrape(http)
+    if reading is not None and reading.outstanding is not None:
+        return reading.outstanding
+    answer = await http.get("/load")
+    parsed = answer.json() if answer.status == 200 else None
+    load = parsed.get("server_load") if isinstance(parsed, dict) else None
+    return float(load) if isinstance(load, int | float) else None
+
+
+def _first(group: BaseExceptionGroup[TargetUnfit | Unreachable]) -> TargetUnfit | Unreachable:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

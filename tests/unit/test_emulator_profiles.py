@@ -1,0 +1,69 @@
+"""Profiles: the shipped ones load, and a bad file is refused in one line that names it and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.emulator.profiles import load_profile, profile_names
+from loadgen.errors import UsageError
+
+GOOD = """
+kind = "fcfs"
+description = "mine"
+[service]
+times_ms = [1.0]
+shares = [1.0]
+"""
+
+
+def test_every_shipped_profile_loads_is_simulated_and_explains_its_constants() -> None:
+    assert {"fcfs", "fcfs-fast"} <= set(profile_names())
+    for name in profile_names():
+        profile = load_profile(name)
+        assert profile.simulated
+        assert len(profile.description) > 20
+    assert "time-compressed 10x" in load_profile("fcfs-fast").description
+
+
+def test_a_users_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert load_profile(str(path)).description == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (GOOD + "speed = 3\n", "unknown key service.speed"),
+        ("speed = 3\n" + GOOD, "unknown key speed"),
+        (GOOD.replace("[1.0]\nshares", "[-1.0]\nshares"), "key service.times_ms.0: Input should be greater than 0"),
+        (GOOD.replace("shares = [1.0]", "shares = [0.5]"), "key service: shares must sum to 1, not 0.5"),
+        (GOOD.replace("shares = [1.0]", "shares = [0.5, 0.5]"), "key service: times_ms and shares must have the same"),
+        (GOOD.replace("fcfs", "lifo"), "key kind must be one of"),
+        (GOOD.replace('kind = "fcfs"', ""), "key kind must be one of"),
+        (GOOD + "simulated = false\n", "unknown key service.simulated"),
+        ("simulated = false\n" + GOOD, "key simulated: Input should be True"),
+        ("kind = ", "Invalid value"),
+    ],
+)
+def test_a_bad_file_names_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_profile(str(path))
+    message = str(caught.value)
+    assert message.startswith(f"emulator profile {path}: ")
+    assert named in message
+    assert "\n" not in message
+
+
+def test_an_unknown_name_lists_the_known_and_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown emulator profile 'h100'; there are .*fcfs, fcfs-fast"):
+        load_profile("h100")
+    with pytest.raises(UsageError, match=r"nope\.toml: cannot be read: No such file"):
+        load_profile(str(tmp_path / "nope.toml"))
+    (tmp_path / "latin.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="it is not UTF-8 text"):
+        load_profile(str(tmp_path / "latin.toml"))

@@ -13,8 +13,6 @@ from fractions import Fraction
 from statistics import NormalDist, stdev
 from typing import Final
 
-from scipy.optimize import isotonic_regression
-
 from analysis.verdict import RunVerdict
 
 __all__ = ["Crossing", "mean_crossing", "pass_share_bound", "spread", "window_to_agree"]
@@ -59,6 +57,8 @@ def mean_crossing(verdicts: Iterable[RunVerdict], attain: Fraction) -> Crossing 
             runs[verdict.rate].append(verdict)
     if len(runs) < 2:
         return None
+    from scipy.optimize import isotonic_regression  # takes a second to import, which most commands need not wait for
+
     rates, q = sorted(runs), float(attain)
     means = [math.fsum(run.attainment for run in runs[rate]) / len(runs[rate]) for rate in rates]
     fit = isotonic_regression(means, weights=[len(runs[rate]) for rate in rates], increasing=False).x

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr
 
 from analysis.records import NS_PER_S, Floats, Ints, numbers
 
@@ -180,4 +180,4 @@ def _slope(means: Floats, step_s: float) -> tuple[float, float]:
 def _p_above_zero(estimate: float, error: float, freedom: int) -> float:
     if error == 0.0:
         return 0.0 if estimate > 0 else 1.0
-    return float(stats.t.sf(estimate / error, freedom))
+    return float(stdtr(freedom, -estimate / error))  # Student's t; scipy.stats would take a second to import

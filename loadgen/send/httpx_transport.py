@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.request import getproxies
 
 import httpx
 
@@ -38,7 +39,7 @@ class HttpxTransport:
 
     async def open(self) -> None:
         """Check the URLs and make the client. Raises `TargetUnreachable` or `UsageError`."""
-        proxied = httpx._utils.get_environment_proxies()  # a proxy resolves the name itself, perhaps only it can
+        proxied = getproxies()  # a proxy resolves the name itself, and perhaps only it can
         for url in self._endpoint.urls:
             if not proxied:
                 await resolve(url, self._endpoint.path)

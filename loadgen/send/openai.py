@@ -139,7 +139,8 @@ def _read_stream(body: bytes, parts: list[bytes], stamps: list[int], *, complete
         while ends[part] < end:
             part += 1
         if type(document) is dict:
-            fold.add(document, stamps[part], name)
+            if name or not fold.add_plain(document, stamps[part]):
+                fold.add(document, stamps[part], name)
         elif not answer.bad:
             answer.bad = f"an event that is not a JSON object: {bounded(data)}"
     if complete and not events:
@@ -174,6 +175,26 @@ class _Fold:
         self.answer = answer
         self.last_stamp = ABSENT
         self.reported = 0  # completion tokens of the last usage
+
+    def add_plain(self, document: dict[str, Any], at_ns: int) -> bool:
+        """Take the event most streams are made of: one choice in mid-stream that says nothing but its token.
+
+        False for any other, which `add` has to look at. Only speed: `add` would come to the same.
+        """
+        get = document.get
+        choices, answer = get("choices"), self.answer
+        if not answer.events or type(choices) is not list or len(choices) != 1 or get("usage") is not None:
+            return False
+        choice = choices[0]
+        if type(choice) is not dict or choice.get("finish_reason") or type(choice.get("token_ids")) is list:
+            return False
+        if get("error") or get("object") == "error":
+            return False
+        answer.events.append((at_ns, ABSENT))
+        if at_ns != self.last_stamp:
+            self.last_stamp = at_ns
+            answer.token_reads += 1
+        return True
 
     def add(self, document: dict[str, Any], at_ns: int, name: bytes) -> None:
         answer = self.answer

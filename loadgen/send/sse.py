@@ -26,16 +26,18 @@ def split_events(body: bytes, *, flush: bool) -> list[Event]:
     start = len(_BOM) if body.startswith(_BOM) else 0
     if b"\r" in body:
         return _split_by_line(body, start, flush=flush)
+    if body.startswith(b"data: ") and body.endswith(b"\n\n"):  # nearly all there is: nothing but one-line data
+        pieces = body[6:-2].split(b"\n\ndata: ")
+        if body.count(b"\n") == 2 * len(pieces) and all(pieces):
+            end = 0
+            return [(end := end + len(data) + 8, b"", data) for data in pieces]
     events: list[Event] = []
     blocks = (body[start:] if start else body).split(b"\n\n")
     rest = blocks.pop()
     end = start
     for block in blocks:
         end += len(block) + 2
-        if block.startswith(b"data: ") and b"\n" not in block:  # nearly all there is
-            if len(block) > 6:
-                events.append((end, b"", block[6:]))
-        elif (event := _fields(block.split(b"\n"))) is not None:
+        if (event := _fields(block.split(b"\n"))) is not None:
             events.append((end, *event))
     if flush and (event := _fields(rest.split(b"\n"))) is not None:
         events.append((len(body), *event))

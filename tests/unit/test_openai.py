@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, bounded, outcome_of, read_answer
+from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, _Fold, bounded, outcome_of, read_answer
 from tests.fakes.replay import Replay
 from tests.fakes.streams import DONE, completion_events, delta, event, text, usage
 
@@ -193,7 +193,7 @@ STREAM = b"".join(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, len(STREAM))), st.booleans())
 def test_any_cut_into_reads_gives_the_same_answer(cuts: list[int], crlf: bool) -> None:
     body = STREAM.replace(b"\n", b"\r\n") if crlf else STREAM
@@ -215,6 +215,39 @@ def test_any_cut_into_reads_gives_the_same_answer(cuts: list[int], crlf: bool) -
     watch = FirstTokenWatch()
     live = next(stamp for part, stamp in zip(parts, stamps, strict=True) if watch.feed(part))
     assert live == cut.first_token_ns
+
+
+DOCUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "text": st.sampled_from(["", "a"]),
+                    "delta": st.sampled_from([{}, {"role": "assistant", "content": ""}, {"content": "x"}, None]),
+                    "finish_reason": st.sampled_from([None, "stop", "abort"]),
+                    "token_ids": st.sampled_from([None, [], [1, 2]]),
+                },
+            )
+            | st.none(),
+            max_size=2,
+        ),
+        "usage": st.sampled_from([None, {}, {"completion_tokens": 4}]),
+        "error": st.sampled_from([None, "e"]),
+        "object": st.sampled_from(["error", "text_completion"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(DOCUMENTS, max_size=5))
+def test_the_short_way_through_plain_events_comes_to_the_same(documents: list[Any]) -> None:
+    pieces = [event(document) for document in documents]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Fold, "add_plain", lambda *_: False)
+        long_way = read(*pieces)
+    assert read(*pieces) == long_way
 
 
 def test_a_huge_event_ends_the_live_watch_but_not_the_parse() -> None:

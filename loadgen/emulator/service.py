@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TAIL_IDS", "hash_uniform", "prompt_tail", "prompt_uniform"]
+__all__ = ["STOP_SEED", "TAIL_IDS", "hash_uniform", "natural_tokens", "prompt_tail", "prompt_uniform"]
 
 TAIL_IDS = 8  # 8 ids of a range of 3,000 are 92 bits: requests collide for lack of hash, not of content
+STOP_SEED = 0x73746F70  # keeps a natural stop independent of the service
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -42,6 +43,15 @@ def hash_uniform(tails: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.floa
 def prompt_uniform(prompt: Sequence[int] | str, seed: int) -> float:
     """The uniform number of one prompt."""
     return float(hash_uniform(np.array([prompt_tail(prompt)], dtype=np.int64), seed)[0])
+
+
+def natural_tokens(uniforms: npt.ArrayLike, mean: float) -> npt.NDArray[np.int64]:
+    """Geometric output lengths (from 1) of that mean at uniforms in [0, 1), any shape; the token that stops counts."""
+    draws = np.asarray(uniforms, dtype=np.float64)
+    if mean == 1:
+        return np.ones(draws.shape, dtype=np.int64)
+    lengths: npt.NDArray[np.int64] = 1 + (np.log1p(-draws) / np.log1p(-1 / mean)).astype(np.int64)
+    return lengths
 
 
 def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

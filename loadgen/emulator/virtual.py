@@ -1,0 +1,288 @@
+"""A whole run in virtual time: the tables and facts that an ideal client would bring home, with no waiting.
+
+Theory of operation. First the server alone: the plan's arrivals become a trace (`engine.trace.Trace`), since in an open
+loop nothing the client decides later changes what happened before. Then the client's rules are laid over it: when each
+request of the cohort is decided, and so when the load stops (method, section 6; `send.dispatch` does the same live).
+What was still in flight then is cut, and what was scheduled later never happened.
+
+The client is ideal: released and sent at the scheduled instant (under `max_concurrency` when a slot is free), headers
+at once, each token an event and a read of its own. Facts say `simulated`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.records import columns
+from analysis.schema import EVENT_COLUMNS
+from analysis.slo import Slo
+from analysis.verdict import RunFacts
+from loadgen.emulator.engine.profile import BatchingProfile
+from loadgen.emulator.engine.trace import Bools, Int64s, Trace
+from loadgen.emulator.profiles import FcfsProfile, Profile
+from loadgen.emulator.service import STOP_SEED, TAIL_IDS, hash_uniform, natural_tokens
+from loadgen.emulator.virtual_fcfs import fcfs_trace
+from loadgen.errors import UsageError
+from loadgen.plan.prompts import Prompts
+from loadgen.plan.types import RunPlan
+from loadgen.send.api import RunOutput, SendOptions
+
+__all__ = ["simulate_run"]
+
+_NS = 1_000_000_000
+_NEVER = 1 << 62
+_BUSY = "The engine is currently busy and cannot accept new requests."
+
+
+def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions, *, events: bool = True) -> RunOutput:
+    """Serve `plan` by `profile`'s server in virtual time, under the rules of `options`.
+
+    `events=False` leaves the event table empty (a row a token is most of the work). Raises `UsageError` for a prompt
+    the server's context cannot hold, and for a closed loop.
+    """
+    if options.closed is not None:
+        raise UsageError("a closed loop has no virtual time: use --target emulator")
+    longest = int(plan.input_tokens.max(initial=0))
+    if longest >= profile.server.max_model_len:
+        raise UsageError(
+            f"a prompt of {longest} tokens does not fit the profile's server.max_model_len = "
+            f"{profile.server.max_model_len}: ask for shorter inputs or raise the key"
+        )
+    tails = Prompts(plan).tail_ids(TAIL_IDS)
+    output, stops = _output_tokens(plan, profile, tails)
+    at_ns = plan.schedule.at_ns
+    until = int(np.searchsorted(at_ns, plan.window.end_ns))
+    timeout_ns = round(options.timeout_s * _NS)
+    trace = _serve(plan, profile, output, tails, timeout_ns=timeout_ns, until=until, cap=options.max_concurrency)
+    run = _Run.of(plan, trace, timeout_ns, options)
+    stop_ns, early = _stop(plan, run, options)
+    table, rows, tokens = _cut(plan, run, stop_ns, output, stops)
+    return RunOutput(
+        requests=table,
+        events=_events(trace, rows, tokens) if events else _events(trace, rows[:0], tokens[:0]),
+        facts=_facts(plan, table, stop_ns, early, options),
+    )
+
+
+def _serve(
+    plan: RunPlan, profile: Profile, output: Int64s, tails: Int64s, *, timeout_ns: int, until: int, cap: int | None
+) -> Trace:
+    if isinstance(profile, FcfsProfile):
+        service_ns = profile.mix().quantile_ns(hash_uniform(tails, profile.service.seed))
+        return fcfs_trace(plan.schedule.at_ns, service_ns, output, timeout_ns=timeout_ns, cap=cap)
+    if isinstance(profile, BatchingProfile):
+        return profile.serve(plan, output, timeout_ns=timeout_ns, until=until, cap=cap)
+    raise UsageError(f"profiles of kind {profile.kind} have no virtual time")
+
+
+def _output_tokens(plan: RunPlan, profile: Profile, tails: Int64s) -> tuple[Int64s, Bools]:
+    """Tokens of each answer, and whether it stops by itself; cut at the model's context silently, as vLLM does."""
+    limit = np.minimum(plan.output_tokens, profile.server.max_model_len - plan.input_tokens)
+    if plan.format.stop == "forced":
+        return limit, np.zeros(len(plan), dtype=np.bool_)
+    natural = natural_tokens(hash_uniform(tails, STOP_SEED), profile.server.eos_mean_tokens)
+    return np.minimum(natural, limit), natural < limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Run:
+    """The trace as the client sees it without an end of the load; instants ns, -1 never."""
+
+    trace: Trace
+    first_ns: Int64s
+    last_ns: Int64s  # its last token before `ended_ns`
+    ended_ns: Int64s  # complete, refused, or timed out
+    complete: Bools
+    good: Bools  # the indicator I
+    certain_ns: Int64s  # the instant after which it is a certain miss; beyond its end: never was
+    certain: np.ndarray[tuple[int], np.dtype[np.object_]]  # which bound that is
+
+    @classmethod
+    def of(cls, plan: RunPlan, trace: Trace, timeout_ns: int, options: SendOptions) -> _Run:
+        every = np.arange(len(plan))
+        deadline_ns = plan.schedule.at_ns + timeout_ns
+        tokens = trace.tokens.copy()
+        last_ns = _token_ns(trace, every, tokens)
+        late = (tokens > 0) & (last_ns > deadline_ns)
+        if late.any():
+            tokens[late] = trace.tokens_by(every[late], deadline_ns[late])
+            last_ns = _token_ns(trace, every, tokens)
+        complete = trace.complete & (tokens == trace.tokens)
+        first_ns = _token_ns(trace, every, np.minimum(tokens, 1))
+        ended_ns = np.where(complete, last_ns, np.where(trace.refused, trace.sent_ns, deadline_ns))
+        start_ns = trace.sent_ns if options.slo.clock == "sent" else plan.schedule.at_ns
+        broken = _broken(options.slo, plan, trace, start_ns, first_ns, last_ns, tokens)
+        certain_ns, certain = _certain(options.slo, plan, start_ns, first_ns)
+        return cls(
+            trace=trace,
+            first_ns=first_ns,
+            last_ns=last_ns,
+            ended_ns=ended_ns,
+            complete=complete,
+            good=complete & ~broken & ~(_short(plan, tokens)),
+            certain_ns=certain_ns,
+            certain=certain,
+        )
+
+
+def _token_ns(trace: Trace, requests: Int64s, numbers: Int64s) -> Int64s:
+    """Instant of each request's token of that number; -1 for number 0."""
+    out = np.full(len(requests), -1, dtype=np.int64)
+    some = numbers > 0
+    out[some] = trace.token_ns(requests[some], numbers[some])
+    return out
+
+
+def _short(plan: RunPlan, tokens: Int64s) -> Bools:
+    short: Bools = (tokens < plan.output_tokens) & (plan.format.stop == "forced")
+    return short
+
+
+def _broken(
+    slo: Slo, plan: RunPlan, trace: Trace, start_ns: Int64s, first_ns: Int64s, last_ns: Int64s, tokens: Int64s
+) -> Bools:
+    """Whether a complete request breaks a bound (method, section 3)."""
+    broken = np.zeros(len(plan), dtype=np.bool_)
+    if slo.client_queue_s is not None:
+        broken |= (trace.sent_ns - plan.schedule.at_ns) / _NS > slo.client_queue_s
+    if slo.ttft_s is not None:
+        broken |= (first_ns - start_ns) / _NS > slo.ttft_s
+    if slo.e2e_s is not None:
+        broken |= (last_ns - start_ns) / _NS > slo.e2e_s
+    if slo.tpot_s is not None:
+        broken |= (tokens > 1) & ((last_ns - first_ns) / (np.maximum(tokens - 1, 1) * _NS) > slo.tpot_s)
+    return broken
+
+
+def _certain(
+    slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s
+) -> tuple[Int64s, np.ndarray[tuple[int], np.dtype[np.object_]]]:
+    """After which instant each request would be a certain miss if it were still in flight, and by which bound."""
+    at_ns = np.full(len(plan), _NEVER, dtype=np.int64)
+    names = np.full(len(plan), "", dtype=object)
+
+    def earlier(limit_ns: Int64s, applies: Bools, name: str) -> None:
+        sooner = applies & (limit_ns < at_ns)
+        at_ns[sooner] = limit_ns[sooner]
+        names[sooner] = name
+
+    if slo.ttft_s is not None:
+        bound_ns = round(slo.ttft_s * _NS)
+        earlier(start_ns + bound_ns, (first_ns < 0) | (first_ns - start_ns > bound_ns), "ttft")
+    if slo.e2e_s is not None:
+        earlier(start_ns + round(slo.e2e_s * _NS), start_ns >= 0, "e2e")
+    if slo.tpot_s is not None:
+        span_ns = round(slo.tpot_s * _NS) * (plan.output_tokens - 1)
+        earlier(first_ns + span_ns, (first_ns >= 0) & (plan.output_tokens > 1), "tpot")
+    return at_ns, names
+
+
+def _stop(plan: RunPlan, run: _Run, options: SendOptions) -> tuple[int, bool]:
+    """When the load stops (nothing scheduled at or after it is sent), and whether that is an early FAIL."""
+    at_ns, window = plan.schedule.at_ns, plan.window
+    cohort = slice(int(np.searchsorted(at_ns, window.warmup_ns)), int(np.searchsorted(at_ns, window.end_ns)))
+    decided_ns = np.minimum(run.ended_ns, run.certain_ns + 1)[cohort]
+    over_ns = min(max(window.end_ns, int(decided_ns.max(initial=0))), window.horizon_ns)
+    allowed = options.early_fail_misses
+    misses_ns = decided_ns[~run.good[cohort]]
+    if allowed is not None and len(misses_ns) > allowed:
+        fail_ns = max(int(np.partition(misses_ns, allowed)[allowed]), options.early_fail_after_ns)
+        if fail_ns < over_ns:
+            return fail_ns + 1, True
+    return over_ns + 1, False
+
+
+def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -> tuple[pd.DataFrame, Int64s, Int64s]:
+    """The request table as of the stop, its rows' places in the plan, and how many tokens each had by then."""
+    at_ns, window, trace = plan.schedule.at_ns, plan.window, run.trace
+    n = int(np.searchsorted(at_ns, stop_ns))
+    rows = np.arange(n)
+    at_ns, first_ns, last_ns, ended_ns = at_ns[:n], run.first_ns[:n].copy(), run.last_ns[:n].copy(), run.ended_ns[:n]
+    sent_ns, complete, refused = trace.sent_ns[:n], run.complete[:n], trace.refused[:n]
+    cut = ended_ns >= stop_ns
+    tokens = np.where(complete, output[:n], 0)
+    partly = rows[(cut | ~complete) & (trace.tokens[:n] > 0)]
+    tokens[partly] = trace.tokens_by(partly, np.minimum(ended_ns, stop_ns - 1)[partly])
+    first_ns[partly] = np.where(tokens[partly] > 0, first_ns[partly], -1)
+    last_ns[partly] = _token_ns(trace, partly, tokens[partly])
+    ended_ns = np.where(cut, stop_ns, ended_ns)
+    ok = complete & ~cut
+    cohort = (at_ns >= window.warmup_ns) & (at_ns < window.end_ns)
+    sent = (sent_ns >= 0) & (sent_ns < stop_ns)
+    answered = sent & ~(refused & cut)
+
+    outcome = np.full(n, "timeout", dtype=object)
+    outcome[refused] = "rejected"
+    outcome[ok] = "ok"
+    outcome[ok & _short(plan, output)[:n]] = "short_output"
+    outcome[cut] = "aborted"
+    outcome[cut & cohort] = "censored"
+    error = np.full(n, "", dtype=object)
+    error[refused] = _BUSY
+    error[outcome == "timeout"] = "no end in time"
+    error[cut] = "cancelled when the load stopped"
+    certain = np.where(cut & cohort & (run.certain_ns[:n] < stop_ns), run.certain[:n], "")
+    table = columns(
+        n,
+        {
+            "index": rows,
+            "scheduled_ns": at_ns,
+            "released_ns": at_ns,
+            "admitted_ns": np.where(sent, trace.admitted_ns[:n], -1),
+            "sent_ns": np.where(sent, sent_ns, -1),
+            "headers_ns": np.where(answered, sent_ns, -1),
+            "first_token_ns": first_ns,
+            "last_token_ns": last_ns,
+            "ended_ns": ended_ns,
+            "outcome": outcome,
+            "http_status": np.where(answered, np.where(refused, 503, 200), -1),
+            "finish_reason": np.where(ok, np.where(stops[:n], "stop", "length"), "").astype(object),
+            "error": error,
+            "certain_miss": certain,
+            "input_tokens_planned": plan.input_tokens[:n],
+            "output_tokens_planned": plan.output_tokens[:n],
+            "prefix_tokens_planned": plan.prefix_tokens[:n],
+            "input_tokens": np.where(ok, plan.input_tokens[:n], -1),
+            "output_tokens": np.where(ok, tokens, -1),
+            "output_tokens_source": np.where(ok, "usage", "").astype(object),
+            "cached_tokens": np.where(ok, trace.cached_tokens[:n], -1),
+            "token_events": tokens,
+            "token_reads": tokens,
+        },
+    )
+    return table, rows, tokens
+
+
+def _events(trace: Trace, rows: Int64s, tokens: Int64s) -> pd.DataFrame:
+    """One row a token, by request and time."""
+    index = np.repeat(rows, tokens)
+    number = np.arange(1, len(index) + 1) - np.repeat(np.cumsum(tokens) - tokens, tokens)
+    at_ns = trace.token_ns(index, number) if len(index) else index
+    values = {"index": index, "at_ns": at_ns, "tokens": np.ones_like(index)}
+    return pd.DataFrame({name: values[name].astype(dtype, copy=False) for name, dtype in EVENT_COLUMNS.items()})
+
+
+def _facts(plan: RunPlan, table: pd.DataFrame, stop_ns: int, early: bool, options: SendOptions) -> RunFacts:
+    at_ns, window = plan.schedule.at_ns, plan.window
+    scheduled, ended = table["scheduled_ns"].to_numpy(), table["ended_ns"].to_numpy()
+    began = table["sent_ns"].to_numpy()
+    wired = began >= 0
+    begins, ends = np.sort(began[wired]), np.sort(ended[wired])
+    in_flight = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="right")
+    return RunFacts(
+        rate=plan.rate,
+        warmup_ns=window.warmup_ns,
+        window_ns=window.window_ns,
+        stop_ns=stop_ns,
+        due=len(table),
+        sent=len(table),
+        cohort_due=int(np.searchsorted(at_ns, window.end_ns) - np.searchsorted(at_ns, window.warmup_ns)),
+        simulated=True,
+        stopped_early=early,
+        live_area_s=float((ended - scheduled).sum()) / _NS,
+        peak_in_flight=int(in_flight.max(initial=0)),
+        concurrency_cap=options.max_concurrency,
+    )

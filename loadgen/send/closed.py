@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.send.dispatch import Dispatcher
+from loadgen.send.dispatch import Dispatcher, guarded
 from loadgen.send.flight import Flight
 from loadgen.send.openai import HttpEnd
 
@@ -32,9 +32,13 @@ class ClosedDispatcher(Dispatcher):
         """A request ended: the next one begins, in a call of its own."""
         super().ended(flight, end, at_ns, error)
         if self.stop_ns < 0:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._clock.call_at(self._clock.now_ns(), self._wake)
+            self._clock.call_at(self._clock.now_ns(), self._refill)
+
+    @guarded
+    def _refill(self) -> None:
+        # the wake-up that is armed already is soon enough for the new one: deadlines come in order of release
+        if self.stop_ns < 0:
+            self._release_due(self._clock.now_ns())
 
     def _next_arrival_ns(self) -> int:
         return 1 << 62

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import wraps
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec
 
 import numpy as np
 
@@ -34,7 +35,9 @@ from loadgen.send.flight import BodySource, Flight, Transport
 from loadgen.send.openai import HttpEnd, bounded, outcome_of, read_answer
 from loadgen.send.table import Tables
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "guarded"]
+
+P = ParamSpec("P")
 
 _SLOT_NS: Final = 10_000_000  # time-outs and certain misses that fall into one such slot share a wake-up
 _FILL_LEAST_NS: Final = 300_000  # a body has to be encoded some time: a busy loop must not starve the ring
@@ -46,6 +49,20 @@ _NEVER: Final = 1 << 62
 def _plain(column: Int64s) -> memoryview:
     """A view whose items are plain ints: a numpy scalar is slower and would leak into rows."""
     return memoryview(np.ascontiguousarray(column, dtype=np.int64))  # type: ignore[arg-type]  # it is a buffer
+
+
+def guarded(callback: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Keep an exception that would end in the event loop's log, and have the run end with it."""
+
+    @wraps(callback)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            callback(self, *args, **kwargs)
+        except Exception as error:
+            self.failure = self.failure or error
+            self._on_stopped()
+
+    return call
 
 
 class Dispatcher:
@@ -107,6 +124,7 @@ class Dispatcher:
         self.stopped_early = False
         self.target_died = False
         self.sent = 0
+        self.failure: Exception | None = None  # of ours, in a callback: the run is worth nothing
 
     @property
     def due(self) -> int:
@@ -147,6 +165,7 @@ class Dispatcher:
         self.live.in_flight = 0
         self._on_stopped()
 
+    @guarded
     def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
         """A transport reports the end of a flight."""
         if flight.index not in self._flying:
@@ -157,6 +176,7 @@ class Dispatcher:
         if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()
 
+    @guarded
     def _wake(self) -> None:
         self._timer = None
         now = self._clock.now_ns()

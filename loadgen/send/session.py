@@ -104,7 +104,10 @@ async def send_run(
                 await _until_stopped(dispatcher, stopped, stop, progress)
             finally:
                 heartbeat.stop()
-                dispatcher.stop()
+                if dispatcher.failure is None:
+                    dispatcher.stop()
+        if dispatcher.failure is not None:
+            raise dispatcher.failure
         later = ClockHealth.read()
     finally:
         await transport.close()

@@ -425,15 +425,29 @@ def test_the_user_stops_a_run(loop_factory: Loop) -> None:
 def test_garbage_collection_is_restored_even_after_an_error(loop_factory: Loop) -> None:
     class Broken(Bodies):
         def take(self, index: int) -> bytes:
-            raise RuntimeError("no body")
+            if index == 1:
+                raise RuntimeError("no body")
+            return super().take(index)
 
-    async def main() -> None:
-        clock = LoopClock()
-        endpoint = Endpoint(urls=("http://127.0.0.1:9",), path="/", model="m")
-        await send_run(plan_at([0], window_ms=10), Broken(), endpoint, SendOptions(), clock=clock)
+    class Full:
+        def add(self, row: Any, events: list[tuple[int, int]]) -> None:
+            raise OSError("disk full")
+
+    async def main(bodies: Bodies, sink: Any) -> None:
+        async with serving(stream()) as server:
+            clock = LoopClock()
+            endpoint = Endpoint(urls=(server.url,), path="/", model="m")
+            try:
+                await send_run(
+                    plan_at([0, 20], window_ms=9000), bodies, endpoint, SendOptions(), clock=clock, sink=sink
+                )
+            finally:
+                clock.close()
 
     with pytest.raises(RuntimeError, match="no body"):
-        run_on(loop_factory, main())
+        run_on(loop_factory, main(Broken(), None))
+    with pytest.raises(OSError, match="disk full"):
+        run_on(loop_factory, main(Bodies(), Full()))
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
 

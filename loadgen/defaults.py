@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "ATTAIN",
+    "CLOSED_WARMUP_RATE",
     "CONFIRM_WINDOW_FACTOR",
     "EARLY_FAIL_SHARE",
     "INPUT",
@@ -46,4 +47,5 @@ MIN_TIMEOUT_S: Final = 60.0
 READY_TIMEOUT_S: Final = 60.0
 EARLY_FAIL_SHARE: Final = 0.1  # of the window must have passed before a run may fail early
 WARMUP_REQUESTS: Final = 32  # requests that warm the target once, before the first run
+CLOSED_WARMUP_RATE: Final = 4.0  # requests/s, before a closed loop
 WARMUP_MAX_S: Final = 60.0  # and the longest that may take

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from analysis.search import Outcome, Search, SearchSpec, SeedBook
-from loadgen.errors import ResultsError, ScenarioError
+from loadgen.errors import ResultsError, ScenarioError, TargetError
 from loadgen.offering import open_offering
 from loadgen.progress import Progress
 from loadgen.record.manifest import machine, versions
@@ -125,7 +125,7 @@ async def sweep(
 ) -> tuple[Outcome, dict[str, Any]]:
     """Search or tabulate; the outcome, and the answer as written to capacity.json.
 
-    The answer is written however it ends: also when the target dies or the user stops it, which raise after that.
+    The answer is written also where the target is gone, which raises `TargetError` after that.
     """
     search = setup.search()
     ledger: list[dict[str, Any]] = []
@@ -137,8 +137,8 @@ async def sweep(
         runner.early_fail = not setup.spec.tabulate
         try:
             outcome = await carry_out(search, runner, Budget.of(setup.scenario, ledger))
-        except BaseException as error:
-            ended = search.stop("ABORTED", str(error) or type(error).__name__)
+        except TargetError as error:
+            ended = search.stop("UNSTABLE_TARGET", str(error))
             runner.store.answer(assemble(directory, setup.scenario, setup.workload, setup.spec, ended))
             raise
         answer = assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)

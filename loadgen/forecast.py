@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from analysis.search import Bill, CostModel, Expectation, RateList, expect
 from analysis.units import format_duration
 from loadgen import defaults
+from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup
 from loadgen.plan.seeds import stream
+from loadgen.scenario import Scenario
 
 __all__ = ["Forecast", "forecast"]
 
@@ -25,6 +28,7 @@ class Forecast:
     tabulate: bool
     rates: tuple[float, ...]
     settings: str
+    thin: str  # why nothing, or little, could pass: too few requests in a window; or empty
 
     def lines(self) -> list[str]:
         """For people."""
@@ -42,7 +46,7 @@ class Forecast:
         lines.append(
             f"worst case: {_bill(self.expectation.worst)}; peak rate {self.expectation.peak_rate:.4g} requests/s"
         )
-        return lines
+        return [*lines, f"warning: {self.thin}"] if self.thin else lines
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict."""
@@ -53,25 +57,48 @@ def forecast(setup: Setup) -> Forecast:
     """Play the search of this very experiment against the documented prior."""
     scenario, spec, workload = setup.scenario, setup.spec, setup.workload
     drawn = workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
+    window_s = scenario.window
+    if scenario.cohort is not None:  # lasts as long as it takes: reckoned at the middle of the range
+        window_s = scenario.cohort / math.sqrt(spec.grid[0] * spec.grid[-1])
     cost = CostModel(
         warmup_s=scenario.warmup,
-        window_s=scenario.window,
-        confirm_window_s=scenario.window * defaults.CONFIRM_WINDOW_FACTOR,
+        window_s=window_s,
+        confirm_window_s=window_s * defaults.CONFIRM_WINDOW_FACTOR,
         between_s=_BETWEEN_S,
         tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
     )
+    measured = f"{scenario.cohort} requests" if scenario.cohort is not None else format_duration(window_s)
     confirm = f", {spec.confirm} confirmation runs in windows of twice that" if spec.confirm else ""
     return Forecast(
         expectation=expect(spec, cost, paired=scenario.seeding == "paired"),
         tabulate=isinstance(spec.rates, RateList),
         rates=spec.grid,
+        thin=_thin(scenario, spec.grid[0]),
         settings=(
             f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
-            f"{spec.runs} runs a rate, windows of {format_duration(scenario.window)} after "
+            f"{spec.runs} runs a rate, windows of {measured} after "
             f"{format_duration(scenario.warmup)} warm-up{confirm}; time-out {format_duration(workload.timeout_s)}"
             + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
         ),
     )
+
+
+def _thin(scenario: Scenario, lowest_rate: float) -> str:
+    """The lowest rate decides where a search begins: too small a cohort there can pass nothing.
+
+    Raises `ScenarioError` where four standard deviations of luck would not be enough.
+    """
+    if scenario.cohort is not None:
+        return ""
+    expected, needed = lowest_rate * scenario.window, scenario.min_requests
+    text = (
+        f"at {lowest_rate:g} requests/s a window of {format_duration(scenario.window)} brings about {expected:.0f} "
+        f"requests, and fewer than --min-requests {needed} cannot pass: lengthen --window to about "
+        f"{format_duration(1.3 * needed / lowest_rate)}"
+    )
+    if expected + 4 * math.sqrt(expected) < needed:
+        raise ScenarioError(text)
+    return text if expected - 2 * math.sqrt(expected) < needed else ""
 
 
 def _bill(bill: Bill) -> str:

@@ -33,6 +33,7 @@ class RunLabel:
 
     title: str  # e.g. "6.00 req/s, replicate 3 of 5 (confirmation)"
     horizon_ns: int  # end of its measured window
+    hashes: str = ""  # of its schedule and workload, shortened
 
 
 class Progress(Protocol):
@@ -155,9 +156,13 @@ def _live_line(label: RunLabel, counts: LiveCounts) -> str:
 
 def _verdict_line(label: RunLabel, verdict: RunVerdict) -> str:
     if verdict.status == "INVALID":
-        return f"{label.title}: INVALID ({verdict.blame}): {verdict.reason}"
-    bound = "≤ " if verdict.attainment_is_bound else ""
-    line = f"{label.title}: {verdict.status}, attainment {bound}{verdict.attainment:.2%} of {verdict.cohort}"
-    if verdict.errors:
-        line += f", {verdict.errors} errors"
-    return f"{line}; {verdict.reason}" if verdict.status == "FAIL" and verdict.reason else line
+        line = f"{label.title}: INVALID ({verdict.blame}): {verdict.reason}"
+    else:
+        bound = "≤ " if verdict.attainment_is_bound else ""
+        errors = f", {verdict.errors} errors" if verdict.errors else ""
+        line = (
+            f"{label.title}: {verdict.status}, attainment {bound}{verdict.attainment:.2%} of {verdict.cohort}{errors}"
+        )
+        if verdict.status == "FAIL" and verdict.reason:
+            line += f"; {verdict.reason}"
+    return f"{line} [{label.hashes}]" if label.hashes else line

@@ -13,11 +13,10 @@ from analysis.buckets import by_length
 from analysis.cohort import mask
 from analysis.report.capacity import answer
 from analysis.search import Outcome, RunRequest, SearchSpec
+from analysis.slo import Slo
 from analysis.units import parse_share
 from analysis.verdict import RunVerdict
-from loadgen import defaults
 from loadgen.errors import ResultsError
-from loadgen.plan.types import NS
 from loadgen.record.store import read_json, read_ledger
 from loadgen.scenario import Scenario
 from loadgen.workload import Workload
@@ -69,7 +68,8 @@ def conditions(scenario: Scenario, workload: Workload, spec: SearchSpec, experim
         "max_error_rate": scenario.max_error_rate,
         "runs": spec.runs,
         "confirm": spec.confirm,
-        "window_s": scenario.window,
+        "window_s": None if scenario.cohort is not None else scenario.window,
+        "cohort": scenario.cohort,
         "warmup_s": experiment["warmup_s"],
         "width": float(parse_share(scenario.width)),
         "seeding": scenario.seeding,
@@ -77,6 +77,7 @@ def conditions(scenario: Scenario, workload: Workload, spec: SearchSpec, experim
         "workload": _workload(scenario, workload),
         "stop": scenario.stop,
         "transport": scenario.transport,
+        "cache": scenario.cache,
         "max_concurrency": scenario.max_concurrency,
         "scenario_sha256": scenario.sha256,
     }
@@ -99,9 +100,8 @@ def assemble(
 
     def buckets(rate: float, kind: str) -> list[dict[str, Any]]:
         own = [line for line in lines if line["run"]["rate"] == rate and line["run"]["kind"] == kind]
-        return _buckets(
-            directory, [line for line in own if line["verdict"]["status"] != "INVALID"], scenario, experiment
-        )
+        valid = [line for line in own if line["verdict"]["status"] != "INVALID"]
+        return _buckets(directory, valid, scenario.objective)
 
     return answer(
         conditions=conditions(scenario, workload, spec, experiment),
@@ -112,21 +112,17 @@ def assemble(
     )
 
 
-def _buckets(
-    directory: Path, lines: Sequence[dict[str, Any]], scenario: Scenario, experiment: dict[str, Any]
-) -> list[dict[str, Any]]:
+def _buckets(directory: Path, lines: Sequence[dict[str, Any]], slo: Slo) -> list[dict[str, Any]]:
     cohorts = []
     for line in lines:
-        run = line["run"]
-        path = directory / "runs" / line["variant"] / run["key"] / "requests.parquet"
-        factor = defaults.CONFIRM_WINDOW_FACTOR if run["kind"] == "confirm" else 1
+        path = directory / "runs" / line["variant"] / line["run"]["key"] / "requests.parquet"
         try:
             requests = pq.read_table(path, columns=_BUCKET_COLUMNS).to_pandas()
         except (OSError, ValueError) as error:
             raise ResultsError(f"{path}: {error}") from None
-        window_ns, warmup_ns = round(scenario.window * factor * NS), round(experiment["warmup_s"] * NS)
-        cohorts.append(requests[mask(requests, warmup_ns=warmup_ns, window_ns=window_ns)])
-    return by_length(pd.concat(cohorts, ignore_index=True), scenario.objective) if cohorts else []
+        window = line["window"]
+        cohorts.append(requests[mask(requests, warmup_ns=window["warmup_ns"], window_ns=window["window_ns"])])
+    return by_length(pd.concat(cohorts, ignore_index=True), slo) if cohorts else []
 
 
 def _arrivals(scenario: Scenario) -> str:

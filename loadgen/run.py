@@ -183,6 +183,7 @@ class Runner:
             "run": request.to_dict(),
             "verdict": verdict.to_dict(),
             "variant": self.variant,
+            "window": asdict(plan.window),
             "started": started.isoformat(timespec="seconds"),
             **{name: getattr(done, name) for name in ("seconds", "requests", "tokens")},
         }
@@ -201,7 +202,8 @@ class Runner:
         factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
         key = (request.rate, request.attempt) if self.offering.content_unpaired else None
         window = self.workload.window(self.warmup_s, factor)
-        return self.workload.plan(request.rate, request.seed, window, content_key=key)
+        cohort = None if self.workload.cohort is None else self.workload.cohort * factor
+        return self.workload.plan(request.rate, request.seed, window, content_key=key, cohort=cohort)
 
     def _options(self, request: RunRequest, plan: RunPlan, criteria: Criteria) -> SendOptions:
         options = options_of(self.scenario, self.workload)
@@ -226,7 +228,10 @@ class Runner:
             "confirm": f"confirmation {request.replicate + 1} of {self.scenario.confirmations}",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
-        return RunLabel(title=f"{request.rate:.4g} req/s, {what}{again}", horizon_ns=plan.window.end_ns)
+        closed = self.scenario.closed
+        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in flight"
+        hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
+        return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
 
     async def _with_target_facts(self, output: RunOutput, before: Mapping[str, str], moved: str) -> Any:
         """The run's facts with what became of the target: gone is its failure, changed makes the run INVALID."""
@@ -257,6 +262,8 @@ async def warm_target(
     (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
     `Aborted`.
     """
+    if workload.closed is not None:  # it has no rate of its own, and is not to be met by a burst
+        workload, lowest_rate = replace(workload, closed=None), defaults.CLOSED_WARMUP_RATE
     cohort = max(1, min(defaults.WARMUP_REQUESTS, int(lowest_rate * defaults.WARMUP_MAX_S)))
     seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
     plan = workload.plan(lowest_rate, seed, workload.window(0.0), cohort=cohort)

@@ -108,6 +108,7 @@ class Scenario(BaseModel):
     require: Annotated[float, Field(gt=0)] | None = None
     # the evidence
     window: Seconds = defaults.WINDOW_S
+    cohort: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     warmup: SecondsOrZero = defaults.WARMUP_S
     timeout: Seconds | None = None
     runs: Annotated[int, Field(ge=1, le=1000)] = defaults.RUNS
@@ -162,6 +163,10 @@ class Scenario(BaseModel):
             refuse("prompt = ids needs endpoint = completions: chat messages are text")
         if self.lengths is not None and {"input", "output"} & self.model_fields_set:
             refuse("lengths gives input and output together: drop input and output, or lengths")
+        if self.cohort is not None and "window" in self.model_fields_set:
+            refuse("cohort and window exclude each other: the window lasts until the cohort's requests are in it")
+        if self.cohort is not None and self.cohort < self.min_requests:
+            refuse(f"cohort = {self.cohort} is below min_requests = {self.min_requests}, so nothing could ever pass")
         if (self.cert_file is None) != (self.key_file is None):
             refuse("cert_file and key_file go together")
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -219,6 +224,8 @@ _RIVALS = {
     "cv": ("burstiness",),
     "burstiness": ("cv",),
     "lengths": ("input", "output"),
+    "window": ("cohort",),
+    "cohort": ("window",),
     "input": ("lengths",),
     "output": ("lengths",),
 }

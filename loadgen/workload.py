@@ -37,6 +37,7 @@ class Workload:
     window_s: float
     timeout_s: float
     closed: int | None = None
+    cohort: int | None = None  # requests in the window, which then lasts as long as they take
 
     @classmethod
     def of(cls, scenario: Scenario) -> Workload:
@@ -55,6 +56,7 @@ class Workload:
             window_s=scenario.window,
             timeout_s=scenario.timeout_s(lengths.output_max),
             closed=scenario.closed,
+            cohort=scenario.cohort,
         )
 
     def window(self, warmup_s: float, factor: float = 1) -> Window:

@@ -90,9 +90,10 @@ def _rates(
     return rows
 
 
-def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | None:
+def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | str | None:
     values = [run.summary[metric][percentile] for run in runs if percentile in run.summary.get(metric, {})]
-    return max(values, default=None)
+    worst = max(values, default=None)
+    return "inf" if worst == math.inf else worst  # JSON has no infinity
 
 
 def _range(values: Sequence[float | None]) -> list[float] | None:
@@ -107,7 +108,7 @@ def _beside(outcome: Outcome, runs: Sequence[Run], conditions: Mapping[str, Any]
     at = outcome.capacity if outcome.capacity is not None else outcome.lower
     sd = spread(run.attainment for run in search if run.rate == at)
     window_s = None
-    if crossing is not None and sd is not None:
+    if crossing is not None and sd is not None and conditions["window_s"] is not None:
         window_s = window_to_agree(
             window_s=conditions["window_s"],
             sd=sd,

@@ -142,8 +142,8 @@ def _headline(answer: Row) -> str:
 
 def _proof(answer: Row) -> list[str]:
     passes, bound = answer["confirmation"]["passes"], answer["confirmation"]["pass_share_lower_bound"]
-    if not passes or bound is None:
-        return []
+    if not passes or bound is None or answer["conditions"]["cache"] == "keep":
+        return []  # blocks of one history are no independent trials
     return [
         f"{passes} of {passes} fresh confirmation runs passed: at 95 % confidence at least {bound:.0%} of such runs "
         f"would pass. This is a conservative acceptance rule, not a confidence interval of the rate."
@@ -152,11 +152,13 @@ def _proof(answer: Row) -> list[str]:
 
 def _conditions(conditions: Row) -> str:
     target = conditions["target"] + (" (SIMULATED, no real server)" if conditions["simulated"] else "")
+    window_s = conditions["window_s"]
+    measured = f"{conditions['cohort']} requests" if window_s is None else format_duration(window_s)
     return (
         f"Valid for: {target}, model {conditions['model']}; {conditions['slo']} for {conditions['attain_text']} of "
-        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} runs of "
-        f"{format_duration(conditions['window_s'])} after {format_duration(conditions['warmup_s'])} warm-up; "
-        f"{conditions['workload']}; {conditions['arrivals']} arrivals."
+        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} runs of {measured} after "
+        f"{format_duration(conditions['warmup_s'])} warm-up; {conditions['workload']}; "
+        f"{conditions['arrivals']} arrivals."
     )
 
 

@@ -30,11 +30,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from analysis.intervals import pass_share_bound
 from analysis.search.evidence import End, Evidence, Level
-from analysis.search.types import Kind, Outcome, OutcomeName, RunRequest, SearchSpec, SeedBook, Support
+from analysis.search.types import Kind, Outcome, OutcomeName, RunRequest, SearchSpec, SeedBook, StopName, Support
 from analysis.verdict import Criteria, Finding, RunVerdict
 
 __all__ = ["SENTINEL_EVERY", "Search", "coarse_steps"]
@@ -110,7 +110,7 @@ class Search:
             self._end = self._evidence.take(request, verdict)
         self._next = self._decide()
 
-    def stop(self, name: Literal["BUDGET_EXHAUSTED", "ABORTED"], reason: str) -> Outcome:
+    def stop(self, name: StopName, reason: str) -> Outcome:
         """The outcome if nothing more is run, with the bracket so far. The search itself may go on."""
         return self._next if isinstance(self._next, Outcome) else self._outcome(name, reason)
 

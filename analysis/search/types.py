@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from analysis.search.rates import Grid, RateList, RatePlan, RateRange
 from analysis.verdict import Finding, RateVerdict
 
-__all__ = ["Kind", "Outcome", "OutcomeName", "RunRequest", "SearchSpec", "SeedBook", "Support", "exit_code"]
+__all__ = ["Kind", "Outcome", "OutcomeName", "RunRequest", "SearchSpec", "SeedBook", "StopName", "Support", "exit_code"]
 
 Kind = Literal["sentinel", "search", "confirm"]
 # TABULATED: the rates of a list were measured, nothing was searched. The others: method, section 7
@@ -21,8 +21,11 @@ OutcomeName = Literal[
     "CLIENT_LIMITED",
     "UNSTABLE_TARGET",
     "BUDGET_EXHAUSTED",
-    "ABORTED",
+    "ABORTED",  # by the user alone
+    "UNFINISHED",  # interrupted, and not resumed yet
 ]
+# what ends a search from outside
+StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "UNSTABLE_TARGET", "UNFINISHED"]
 Support = Literal["provisional", "replicated", "confirmed"]  # min(2, R) passes, all R, all R and all R_c
 
 
@@ -160,7 +163,7 @@ def exit_code(outcome: Outcome, require: float | None = None) -> int:
     if outcome.name in ("UNSTABLE_TARGET", "ABORTED"):
         return 3 if outcome.name == "UNSTABLE_TARGET" else 5
     if require is None:
-        return 4 if outcome.name in ("CLIENT_LIMITED", "BUDGET_EXHAUSTED") else 0
+        return 4 if outcome.name in ("CLIENT_LIMITED", "BUDGET_EXHAUSTED", "UNFINISHED") else 0
     if outcome.capacity is not None and outcome.capacity >= require:
         return 0
     refuted = outcome.name == "BELOW_RANGE" or (outcome.upper is not None and outcome.upper <= require)

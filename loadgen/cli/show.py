@@ -49,5 +49,5 @@ def _so_far(directory: Path, experiment: dict[str, Any]) -> dict[str, Any]:
     setup = prepare(Scenario.restore(experiment["scenario"]))
     criteria = criteria_of(setup.scenario, setup.workload)
     search = Search.replay(setup.spec, setup.seeds, criteria, told(directory))
-    outcome = search.stop("ABORTED", f"unfinished; go on with: loadgen sweep --resume {directory}")
+    outcome = search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {directory}")
     return assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)

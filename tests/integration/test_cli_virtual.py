@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from loadgen.cli import main
@@ -159,3 +160,33 @@ def test_a_narrow_terminal_folds_and_loses_nothing(loadgen: Any, monkeypatch: py
 def test_a_requirement_outside_the_range_is_refused(loadgen: Any) -> None:
     done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", code=2)
     assert "--require 9 is not among the rates to be tested, 2..4" in done.stderr
+
+
+def test_a_window_too_short_for_anything_to_pass_is_refused_before_a_request_is_sent(loadgen: Any) -> None:
+    done = loadgen("sweep", *SURE, "--rate", "2..14", "--window", "30s", code=2)
+    assert "lengthen --window to about 2m 10s" in done.stderr
+    assert (
+        "warning: at 2 requests/s" in loadgen("sweep", *SURE, "--rate", "2..14", "--window", "100s", "--dry-run").stdout
+    )
+
+
+def test_a_gateway_that_hides_the_queue_from_the_server_is_caught_by_its_rising_work(
+    loadgen: Any, tmp_path: Path
+) -> None:
+    # 22/s on a server of 19.2/s, eight at a time: the server never sees more than eight, the users' queue only grows
+    asked = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--window", "300s", "--slo", "e2e<=1h"]
+    done = loadgen("sweep", *asked, "--rate", "10,22", "--runs", "3", "--max-concurrency", "8", "--out", "r", "--json")
+    low, high = json.loads(done.stdout)["rates"]
+    assert (low["check"], high["check"]) == ("PASS", "FAIL")
+    assert "outstanding work rises" in high["reason"]
+    requests = pd.concat(pd.read_parquet(path) for path in (tmp_path / "r").rglob("rate=22*/**/requests.parquet"))
+    served = requests[requests["outcome"] == "ok"]
+    assert ((served["admitted_ns"] - served["released_ns"]).max()) > 5e9
+    assert served["client_queue_s"].max() > 5  # the wait for a slot is the user's
+
+
+def test_the_user_reads_of_a_cohort_by_count(loadgen: Any, tmp_path: Path) -> None:
+    shape = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms"]
+    done = loadgen("sweep", *shape, "--rate", "2,14", "--runs", "2", "--cohort", "500", "--out", "r")
+    assert "runs of 500 requests" in done.stdout
+    assert {line["verdict"]["cohort"] for line in ledger(tmp_path / "r")} == {500}

@@ -29,6 +29,7 @@ CONDITIONS: dict[str, Any] = {
     "width": 0.05,
     "workload": "16 input tokens as token ids, 1 output tokens, forced stop",
     "arrivals": "Poisson",
+    "cache": "salt",
 }
 
 

@@ -33,6 +33,8 @@ from loadgen.scenario import SHIPPED, Scenario, differences, load_scenario
         ({"closed": 4, "max_concurrency": 8}, "closed and max_concurrency exclude each other"),
         ({"endpoint": "chat", "prompt": "ids"}, "prompt = ids needs endpoint = completions"),
         ({"lengths": "f.csv", "input": "8"}, "lengths gives input and output together"),
+        ({"cohort": 500, "window": "5m"}, "cohort and window exclude each other"),
+        ({"cohort": 50}, "cohort = 50 is below min_requests = 200"),
         ({"cert_file": "c.pem"}, "cert_file and key_file go together"),
         ({"require": 4.0}, "require needs an SLO of your own"),
     ],

@@ -46,6 +46,8 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
     defined = np.sort(values[ok & ~np.isnan(values)])
     failed = int(np.count_nonzero(~ok))
     found: dict[str, float] = {}
+    if not defined.size and ok.any():
+        return found  # defined for no request here (TPOT where O = 1): failures make no distribution of it
     for suffix, among in (("", defined), ("_all", np.concatenate([defined, np.full(failed, np.inf)]))):
         if among.size:
             found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}

@@ -57,3 +57,8 @@ def test_rates_are_gaps_over_span() -> None:
     assert sent_rate(cohort) == pytest.approx(2 / 6)
     assert event_rate(np.array([5])) is None
     assert event_rate(np.array([5, 5])) is None
+
+
+def test_a_metric_that_no_good_request_has_is_left_out_whatever_failed() -> None:
+    assert describe(np.array([np.nan, np.nan, np.nan]), np.array([True, True, False])) == {}
+    assert describe(np.array([np.nan, np.nan]), np.array([False, False]))["p50_all"] == np.inf

@@ -36,6 +36,7 @@ _FIXABLE: Final = np.array(
     [name.split("_")[0] in ("missing", "zero", "negative", "huge") and not name.endswith("time") for name in _NAMES]
 )
 _SUSPECT_STEP_NS: Final = 1800 * NS
+_MAX_SPAN_NS: Final = 2**62  # 146 years: differences of instants stay within int64
 
 
 @dataclass(slots=True)
@@ -69,6 +70,9 @@ class Collector:
     dropped: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
     first_fault: tuple[int, str, str] | None = None
+    last_at: int | None = None
+    inversions: int = 0
+    step_back: tuple[int, int] = (0, 0)  # the largest one, ns, and its line
     ids: _Codes = field(default_factory=_Codes)
     sessions: _Codes = field(default_factory=_Codes)
     parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
@@ -107,10 +111,15 @@ class Collector:
             keep |= fixed
         self._count(batch, reasons, keep)
 
-        self._keep("at", at[keep])
+        if not keep.all():
+            at, line = at[keep], batch.line[keep]
+        else:
+            line = batch.line
+        self._watch_order(at, line)
+        self._keep("at", at)
         self._keep("input", inputs[keep].astype(np.int32))
         self._keep("output", outputs[keep].astype(np.int32))
-        self._keep("line", batch.line[keep].astype(np.int32))
+        self._keep("line", line.astype(np.int32))
         self._keep("outcome", outcome[keep])
         if c.hashes:
             self._keep("ids", ids[np.repeat(keep, counts)] if not keep.all() else ids)
@@ -120,6 +129,17 @@ class Collector:
         if c.row_id and c.parent:
             self._keep("row_id", self.ids.of(columns[c.row_id])[keep])
             self._keep("parent", self.ids.of(columns[c.parent])[keep])
+
+    def _watch_order(self, at: Int64s, line: Int64s) -> None:
+        if not at.size:
+            return
+        # batch by batch: differences of a whole file would be as large as its largest column
+        steps = np.diff(at, prepend=self.last_at if self.last_at is not None else at[0])
+        self.last_at = int(at[-1])
+        self.inversions += int(np.count_nonzero(steps < 0))
+        worst = int(np.argmin(steps))
+        if steps[worst] < -self.step_back[0]:
+            self.step_back = (-int(steps[worst]), int(line[worst]))
 
     @property
     def _zero_fails(self) -> bool:
@@ -191,11 +211,12 @@ class Collector:
         self._judge()
         at = self._joined("at")
         n = at.size
-        steps = np.diff(at)
-        inversions = int(np.count_nonzero(steps < 0))
-        order = np.argsort(at, kind="stable") if inversions else None
-        notes = self._notes(steps, inversions)
+        order = np.argsort(at, kind="stable") if self.inversions else None
+        notes = self._notes()
         origin = int(at.min())
+        if int(at.max()) - origin > _MAX_SPAN_NS:
+            what = f"instants {(int(at.max()) - origin) / NS / 31_557_600:.0f} years apart"
+            raise TraceError(what, path=self.path, rows=f"{n} rows", remedy="look for a wrong unit or a wrong date")
         at -= origin
 
         def column(name: str) -> npt.NDArray[Any]:
@@ -210,10 +231,15 @@ class Collector:
             output_tokens=column("output"),
             line=column("line"),
             outcome=column("outcome"),
-            hashes=self._hashes(order, notes),
+            hashes=self._hashes(order),
             session=session,
             parent=parent,
         )
+        if trace.hashes is not None:
+            size, counts = trace.hashes.block_tokens, trace.hashes.counts
+            other = int(np.count_nonzero((counts > 0) & (counts != -(-trace.input_tokens // size))))
+            if other:
+                notes.append(f"{other} rows have more or fewer block ids than blocks of {size} tokens in their input")
         clock = self.found.clock + (
             "" if self.found.clock != "iso" else " with zone" if self.decoder.zoned else " without zone, taken as UTC"
         )
@@ -225,8 +251,8 @@ class Collector:
             kept=n,
             dropped=_in_order(self.dropped),
             clipped=_in_order(self.clipped),
-            inversions=inversions,
-            ties=int(np.count_nonzero(np.diff(trace.at_ns) == 0)),
+            inversions=self.inversions,
+            ties=int(np.count_nonzero(trace.at_ns[1:] == trace.at_ns[:-1])),
             span_s=trace.span_ns / NS,
             rate=trace.rate,
             resolution_ns=int(np.gcd.reduce(trace.at_ns)),
@@ -264,13 +290,12 @@ class Collector:
                 "pass --on-invalid clip to keep them",
             )
 
-    def _notes(self, steps: Int64s, inversions: int) -> list[str]:
+    def _notes(self) -> list[str]:
         notes = list(self.found.notes)
         if self.decoder.rounded:
             notes.append(f"{self.decoder.rounded} timestamps finer than a nanosecond were rounded to one")
-        if inversions:
-            back = -int(steps.min())
-            line = int(np.concatenate(self.parts["line"])[int(np.argmin(steps)) + 1])
+        if self.inversions:
+            back, line = self.step_back
             notes.append(
                 f"line {line}: the clock steps back by {back / NS:g} s, the most in this file; rows were sorted"
             )
@@ -305,7 +330,7 @@ class Collector:
         codes = session if has_session and session is not None else _roots(parent)
         return canonical_codes(codes), parent.astype(np.int32)
 
-    def _hashes(self, order: Int64s | None, notes: list[str]) -> BlockHashes | None:
+    def _hashes(self, order: Int64s | None) -> BlockHashes | None:
         if "ids" not in self.parts:
             return None
         ids, counts = self._joined("ids"), self._joined("counts")

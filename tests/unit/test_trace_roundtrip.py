@@ -43,6 +43,8 @@ def traces(draw: st.DrawFn, *, hashed: bool | None = None) -> Trace:
         for i in range(n):
             roots[i] = i if parent[i] < 0 else roots[parent[i]]
         session = canonical_codes(roots)
+        if draw(st.booleans()):  # as a window leaves them: turns of one session that lost their previous one
+            parent = np.where(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))), -1, parent)
     return Trace(
         at_ns=np.cumsum([0, *gaps]),
         input_tokens=inputs.astype(np.int32),

@@ -24,9 +24,7 @@ from traces.source import Block, Source
 __all__ = ["FIELDS", "RECORD_FORMATS", "RecordFormat", "read_records"]
 
 Record = dict[str, Any]
-FIELDS: Final = Columns(
-    at="at", input="input", output="output", session="session", row_id="id", parent="parent", status="status"
-)
+FIELDS: Final = Columns(at="at", input="input", output="output", session="session", status="status")
 MAX_DOCUMENT_BYTES: Final = 2 << 30
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, _Fold, bounded, outcome_of, read_answer
+from loadgen.send import openai
+from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, bounded, outcome_of, read_answer
 from tests.fakes.replay import Replay
 from tests.fakes.streams import DONE, completion_events, delta, event, text, usage
 
@@ -243,9 +244,27 @@ DOCUMENTS = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=5))
 def test_the_short_way_through_plain_events_comes_to_the_same(documents: list[Any]) -> None:
-    pieces = [event(document) for document in documents]
+    pieces = [event(text("a")), event(text("b")), *(event(document) for document in documents)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Fold, "add_plain", lambda *_: False)
+        patch.setattr(openai, "_AROUND_TEXT", re.compile(b"never"))
+        long_way = read(*pieces)
+    assert read(*pieces) == long_way
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b'z","finish_reason":"abort","index":0}]}', b'z","finish_reason":null}]}', b'\\","finish_reason":null}]}',
+        b'\xff","finish_reason":null}]}', b'\n","finish_reason":null}]}', b'","finish_reason":null}]}',
+        b'z","finish_reason":"stop","x":"","finish_reason":null}]}', '\u00e9","finish_reason":null}]}'.encode(),
+        b'z","finish_reason":null}],"error":{"message":"e"}}', b'z","finish_reason":null}',
+    ],
+)  # fmt: skip
+def test_an_event_that_only_looks_like_the_one_before_is_read_in_full(tail: bytes) -> None:
+    head = b'data: {"choices":[{"text":"'
+    pieces = [head + b'a","finish_reason":null}]}\n\n', head + b'b","finish_reason":null}]}\n\n', head + tail + b"\n\n"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai, "_AROUND_TEXT", re.compile(b"never"))
         long_way = read(*pieces)
     assert read(*pieces) == long_way
 

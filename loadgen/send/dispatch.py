@@ -171,7 +171,7 @@ class Dispatcher:
         if flight.index not in self._flying:
             return
         self._count_area(at_ns, -1)
-        self._leave_wire()
+        self._leave_wire(1)
         self._conclude(flight, end, at_ns, error)
         if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()
@@ -240,8 +240,8 @@ class Dispatcher:
             flight.admitted_ns = self._clock.now_ns()
         self._transport.start(flight, self)
 
-    def _leave_wire(self) -> None:
-        self._on_wire -= 1
+    def _leave_wire(self, count: int) -> None:
+        self._on_wire -= count
         while self._waiting and self._cap is not None and self._on_wire < self._cap:
             flight = self._waiting.popleft()
             if not flight.end:  # it may have timed out in the queue
@@ -249,15 +249,17 @@ class Dispatcher:
 
     def _expire(self, now_ns: int) -> None:
         """Book time-outs and certain misses."""
+        freed = 0
         while self._timeouts and (self._timeouts[0].end or self._timeouts[0].scheduled_ns + self._timeout_ns <= now_ns):
             flight = self._timeouts.popleft()
             if flight.end:
                 continue
             self._transport.cancel(flight)
             self._count_area(now_ns, -1)
-            if flight.admitted_ns >= 0 or self._cap is None:
-                self._leave_wire()
+            freed += flight.admitted_ns >= 0 or self._cap is None
             self._conclude(flight, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
+        if freed:  # not before all have timed out: a slot is not for one that is about to
+            self._leave_wire(freed)
         while self._doubtful and self._doubtful[0][0] < now_ns:
             _, index, flight = heappop(self._doubtful)
             if flight.end:
@@ -291,12 +293,8 @@ class Dispatcher:
             live.ok += 1
         elif end != "cancelled":
             live.errors += 1
-        if outcome == "censored":
-            pass  # undecided, or already counted when its bound broke
-        elif flight.cohort:
+        if flight.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
             good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
-            if good and flight.certain_miss:  # cannot be, but the record must not contradict the count
-                flight.certain_miss = ""
             self._decide(flight, miss=not good)
         if end != "cancelled":
             flight.certain_miss = ""  # said only of what we cancelled
@@ -320,11 +318,12 @@ class Dispatcher:
             self.target_died = True
 
     def _over(self, now_ns: int) -> bool:
+        if now_ns >= self._horizon_ns or (now_ns >= self._window_end_ns and self.cohort_undecided == 0):
+            return True
         allowed = self._options.early_fail_misses
         if allowed is not None and self.live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
             self.stopped_early = True
-            return True
-        return now_ns >= self._horizon_ns or (now_ns >= self._window_end_ns and self.cohort_undecided == 0)
+        return self.stopped_early
 
     def _count_area(self, at_ns: int, change: int) -> None:
         live = self.live

@@ -198,16 +198,12 @@ def test_a_concurrency_cap_is_a_queue_that_the_records_show() -> None:
     conserved(run, requests)
 
 
-def test_a_request_that_times_out_in_the_queue_frees_no_slot_twice() -> None:
-    run = Run(
-        plan_at([10, 11, 12], output_tokens=1),
-        lambda i: (400.0, 1.0) if i == 0 else (1.0, 1.0),
-        max_concurrency=1,
-        timeout_s=0.5,
-    )
-    run.transport.service = lambda i: None if i == 0 else (1.0, 1.0)
+def test_a_request_that_times_out_in_the_queue_frees_no_slot_and_takes_none() -> None:
+    plan = plan_at([11, 12, 13, 300], output_tokens=1)  # one wake-up at 520 ms finds three of them expired
+    run = Run(plan, lambda i: None if i == 0 else (1.0, 1.0), max_concurrency=1, timeout_s=0.5)
     requests = run.go()
-    assert requests["outcome"][0] == "timeout"
+    assert list(requests["outcome"]) == ["timeout"] * 3 + ["ok"]
+    assert [index for index, _ in run.transport.started] == [0, 3]
     assert run.dispatcher.peak_in_flight == 1
     conserved(run, requests)
 

@@ -4,9 +4,10 @@ Each client is pinned to one core and the server (server.c, compiled here) to an
 10 ms, Poisson arrivals. A rate counts if p99 of the send lag (scheduled instant → the request's last byte at the
 server) and p99 of the TTFT error (first token at the client − first token handed to the kernel by the server) are both
 below 5 ms, every stream came whole, and every record was written. Both stamps of the server are taken on the same
-machine's CLOCK_MONOTONIC. Rates go up in steps until two in a row fail.
+machine's CLOCK_MONOTONIC. `floor` is a client that reads and forgets: where it fails, the machine or the server is the
+limit and no number here says anything about a client. Rates go up in steps until two in a row fail.
 
-    python benchmarks/client_ceiling.py [--clients ours,aiohttp,httpx] [--repeat 3] [--seconds 6]
+    python benchmarks/client_ceiling.py [--clients floor,ours,aiohttp,httpx] [--repeat 3] [--seconds 6]
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from loadgen.send.session import run_loop, send_run
 
 TOKENS, GAP_MS, WARMUP_S, LIMIT_S = 128, 10, 2.0, 0.005
 LADDERS = {
-    "ours": [500, 600, 700, 800, 900, 1000, 1100, 1200, 1300, 1400],
+    "floor": [300, 500, 700, 900, 1100, 1300, 1500],
+    "ours": [200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300],
     "aiohttp": [50, 100, 150, 200, 250, 300, 350, 400, 450, 500],
     "httpx": [10, 20, 30, 40, 50, 60, 80, 100, 120],
 }
@@ -164,7 +166,60 @@ async def httpx_client(url: str, at_s: np.ndarray, path: Path) -> Result:
         return await baseline(at_s, path, one)
 
 
-CLIENTS = {"ours": ours, "aiohttp": aiohttp_client, "httpx": httpx_client}
+async def floor(url: str, at_s: np.ndarray, path: Path) -> Result:
+    """What the machine itself allows: the same reads on the same loop, stamped once a request, thrown away unparsed."""
+    buffer = memoryview(bytearray(1 << 18))
+    loop = asyncio.get_running_loop()
+    free: list[Connection] = []
+    first: dict[int, int] = {}
+    over = asyncio.Event()
+    whole = 0
+
+    class Connection(asyncio.BufferedProtocol):
+        index = -1
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+            transport.set_write_buffer_limits(high=0)
+
+        def get_buffer(self, sizehint: int) -> memoryview:
+            return buffer
+
+        def buffer_updated(self, nbytes: int) -> None:
+            nonlocal whole
+            if self.index not in first and b"data:" in bytes(buffer[:nbytes]):
+                first[self.index] = time.monotonic_ns()
+            if buffer[nbytes - 5 : nbytes] == b"0\r\n\r\n":
+                free.append(self)
+                whole += 1
+                if whole == at_s.size:
+                    over.set()
+
+    async def go(index: int) -> None:
+        if free:
+            connection = free.pop()
+        else:
+            port = int(url.rpartition(":")[2])
+            _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
+        connection.index = index
+        body = (BODY % index).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        connection.transport.write(head + body)
+
+    tasks = set()
+    gc.disable()
+    t0 = time.monotonic_ns()
+    for index, due_s in enumerate(at_s):
+        wait = due_s - (time.monotonic_ns() - t0) / 1e9
+        if wait > 0:
+            await asyncio.sleep(wait)
+        tasks.add(task := asyncio.create_task(go(index)))
+        task.add_done_callback(tasks.discard)
+    await asyncio.wait_for(over.wait(), 20)
+    return t0, first, whole
+
+
+CLIENTS = {"floor": floor, "ours": ours, "aiohttp": aiohttp_client, "httpx": httpx_client}
 
 
 def one_run(client: str, rate: float, seconds: float, cores: tuple[int, int]) -> None:
@@ -233,7 +288,7 @@ def ceiling(client: str, seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", default="ours,aiohttp,httpx")
+    parser.add_argument("--clients", default="floor,ours,aiohttp,httpx")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0, help="measured window of each step")
     parser.add_argument("--one", nargs=2, metavar=("CLIENT", "RATE"), help=argparse.SUPPRESS)

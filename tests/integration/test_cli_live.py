@@ -1,0 +1,192 @@
+"""The command line against real HTTP servers: the emulator, and servers that are none of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from loadgen.cli import main
+
+LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
+SHORT = [
+    "--input",
+    "16",
+    "--output",
+    "4",
+    "--slo",
+    "e2e<=10s",
+    "--window",
+    "3s",
+    "--warmup",
+    "500ms",
+    "--min-requests",
+    "20",
+]
+SECRET = "sk-very-secret-4711"
+
+
+class OddServer(BaseHTTPRequestHandler):
+    """Answers every path with what the test wants."""
+
+    status, content_type, body = 200, "text/html", b"<html><body>\x1b[31mWelcome to nginx</body></html>"
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("content-type", self.content_type)
+        self.send_header("content-length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET  # noqa: N815 - the names are http.server's
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def odd_server() -> Iterator[tuple[type[OddServer], str]]:
+    handler = type("Handler", (OddServer,), {})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield handler, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capfd.readouterr()
+    assert "Traceback" not in err
+    return int(end.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ({}, "web page"),
+        ({"status": 401, "content_type": "application/json", "body": b'{"error":{"message":"bad key"}}'}, "401"),
+        ({"status": 404, "content_type": "application/json", "body": b'{"detail":"Not Found"}'}, "404"),
+        ({"content_type": "application/json", "body": b'{"data":[{"id":"other"}]}'}, "other"),
+    ],
+)
+def test_a_server_that_is_not_the_one_meant_is_refused_with_nothing_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    odd_server: tuple[type[OddServer], str],
+    answer: dict[str, Any],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handler, url = odd_server
+    for name, value in answer.items():
+        setattr(handler, name, value)
+    code, out, err = ended(
+        monkeypatch,
+        capfd,
+        "run",
+        "--target",
+        url,
+        "--model",
+        "mine",
+        "--rate",
+        "20",
+        *SHORT,
+        "--ready-timeout",
+        "1s",
+        "--quiet",
+    )
+    assert code == 3
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert complaint in err
+    assert "\x1b" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreachable_target_is_one_line_and_exit_code_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["run", "--target", "http://127.0.0.1:9", "--rate", "20", *SHORT, "--ready-timeout", "300ms", "--quiet"]
+    code, _, err = ended(monkeypatch, capfd, *asked)
+    assert code == 3
+    assert "connection refused" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THE_KEY", SECRET)
+    code, out, err = ended(
+        monkeypatch, capfd, "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "30", *SHORT,
+        "--out", "r", "--json",
+    )  # fmt: skip
+    assert code in (0, 4), err  # a busy machine may make the client late; then it says so
+    line = json.loads(out)
+    requests = pd.read_parquet(next(Path("r").rglob("requests.parquet")))
+    events = pd.read_parquet(next(Path("r").rglob("events.parquet")))
+    done = requests[requests["outcome"] == "ok"]
+    assert line["verdict"]["outcomes"].get("ok", 0) == line["verdict"]["cohort"] >= 60
+    assert (done["input_tokens"] == 16).all()
+    assert (done["output_tokens"] == 4).all()
+    assert (done["scheduled_ns"] <= done["sent_ns"]).all()
+    assert (done["sent_ns"] < done["first_token_ns"]).all()
+    assert set(events["index"]) == set(done["index"])
+    for path in Path("r").rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+    assert SECRET not in out + err
+    assert not list(Path("r").rglob("journal.jsonl"))
+
+
+def test_ctrl_c_ends_in_order_with_what_was_measured(tmp_path: Path) -> None:
+    asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "20,30,40", "--runs", "3", *SHORT, "--out", "r"]
+    process = subprocess.Popen(
+        [*LOADGEN, *asked], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    path = tmp_path / "r" / "verdicts.jsonl"
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 5, err
+    assert "ABORTED: no capacity is claimed: stopped by the user" in out
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "r" / "capacity.json").read_text())["outcome"] == "ABORTED"
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_full_disk_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
+        "from loadgen.cli import main; main()"
+    )
+    asked = ["run", "--target", "emulator:fcfs-fast", "--rate", "30", *SHORT, "--out", "r", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *asked], cwd=tmp_path, capture_output=True, text=True, env=os.environ, timeout=60
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "File too large" in done.stderr
+    assert (tmp_path / "r" / "verdicts.jsonl").read_bytes() == b""
+    assert not list((tmp_path / "r").rglob("*.unfinished"))

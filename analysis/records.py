@@ -45,7 +45,7 @@ def columns(n: int, known: Mapping[str, Any]) -> pd.DataFrame:
             made[name] = pd.Series(given, index=pd.RangeIndex(n), dtype=dtype, name=name)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"request column {name!r} is not {n} values of type {dtype}: {error}") from None
-    return pd.DataFrame(made)
+    return pd.DataFrame(made, copy=False)  # each column is a copy already
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

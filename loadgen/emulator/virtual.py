@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analysis.records import columns
@@ -34,7 +35,16 @@ __all__ = ["simulate_run"]
 
 _NS = 1_000_000_000
 _NEVER = 1 << 62
-_BUSY = "The engine is currently busy and cannot accept new requests."
+_BOUNDS = ("", "ttft", "e2e", "tpot")
+_ENDS = {  # outcome -> what its error says
+    "ok": "",
+    "short_output": "",
+    "rejected": "The engine is currently busy and cannot accept new requests.",
+    "timeout": "no end in time",
+    "aborted": "cancelled when the load stopped",
+    "censored": "cancelled when the load stopped",
+}
+Codes = npt.NDArray[np.int8]
 
 
 def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions, *, events: bool = True) -> RunOutput:
@@ -98,16 +108,17 @@ class _Run:
     complete: Bools
     good: Bools  # the indicator I
     certain_ns: Int64s  # the instant after which it is a certain miss; beyond its end: never was
-    certain: np.ndarray[tuple[int], np.dtype[np.object_]]  # which bound that is
+    certain: Codes  # which bound that is, a place in _BOUNDS
 
     @classmethod
     def of(cls, plan: RunPlan, trace: Trace, timeout_ns: int, options: SendOptions) -> _Run:
         every = np.arange(len(plan))
         deadline_ns = plan.schedule.at_ns + timeout_ns
-        tokens = trace.tokens.copy()
+        tokens = trace.tokens
         last_ns = _token_ns(trace, every, tokens)
         late = (tokens > 0) & (last_ns > deadline_ns)
         if late.any():
+            tokens = tokens.copy()
             tokens[late] = trace.tokens_by(every[late], deadline_ns[late])
             last_ns = _token_ns(trace, every, tokens)
         complete = trace.complete & (tokens == trace.tokens)
@@ -130,8 +141,10 @@ class _Run:
 
 def _token_ns(trace: Trace, requests: Int64s, numbers: Int64s) -> Int64s:
     """Instant of each request's token of that number; -1 for number 0."""
-    out = np.full(len(requests), -1, dtype=np.int64)
     some = numbers > 0
+    if some.all():
+        return trace.token_ns(requests, numbers)
+    out = np.full(len(requests), -1, dtype=np.int64)
     out[some] = trace.token_ns(requests[some], numbers[some])
     return out
 
@@ -157,17 +170,15 @@ def _broken(
     return broken
 
 
-def _certain(
-    slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s
-) -> tuple[Int64s, np.ndarray[tuple[int], np.dtype[np.object_]]]:
+def _certain(slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s) -> tuple[Int64s, Codes]:
     """After which instant each request would be a certain miss if it were still in flight, and by which bound."""
     at_ns = np.full(len(plan), _NEVER, dtype=np.int64)
-    names = np.full(len(plan), "", dtype=object)
+    which = np.zeros(len(plan), dtype=np.int8)
 
     def earlier(limit_ns: Int64s, applies: Bools, name: str) -> None:
         sooner = applies & (limit_ns < at_ns)
         at_ns[sooner] = limit_ns[sooner]
-        names[sooner] = name
+        which[sooner] = _BOUNDS.index(name)
 
     if slo.ttft_s is not None:
         bound_ns = round(slo.ttft_s * _NS)
@@ -177,7 +188,7 @@ def _certain(
     if slo.tpot_s is not None:
         span_ns = round(slo.tpot_s * _NS) * (plan.output_tokens - 1)
         earlier(first_ns + span_ns, (first_ns >= 0) & (plan.output_tokens > 1), "tpot")
-    return at_ns, names
+    return at_ns, which
 
 
 def _stop(plan: RunPlan, run: _Run, options: SendOptions) -> tuple[int, bool]:
@@ -214,17 +225,14 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
     sent = (sent_ns >= 0) & (sent_ns < stop_ns)
     answered = sent & ~(refused & cut)
 
-    outcome = np.full(n, "timeout", dtype=object)
-    outcome[refused] = "rejected"
-    outcome[ok] = "ok"
-    outcome[ok & _short(plan, output)[:n]] = "short_output"
-    outcome[cut] = "aborted"
-    outcome[cut & cohort] = "censored"
-    error = np.full(n, "", dtype=object)
-    error[refused] = _BUSY
-    error[outcome == "timeout"] = "no end in time"
-    error[cut] = "cancelled when the load stopped"
-    certain = np.where(cut & cohort & (run.certain_ns[:n] < stop_ns), run.certain[:n], "")
+    ends = list(_ENDS)
+    outcome = np.full(n, ends.index("timeout"), dtype=np.int8)
+    outcome[refused] = ends.index("rejected")
+    outcome[ok] = ends.index("ok")
+    outcome[ok & _short(plan, output)[:n]] = ends.index("short_output")
+    outcome[cut] = ends.index("aborted")
+    outcome[cut & cohort] = ends.index("censored")
+    certain = np.where(cut & cohort & (run.certain_ns[:n] < stop_ns), run.certain[:n], 0)
     table = columns(
         n,
         {
@@ -237,23 +245,28 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
             "first_token_ns": first_ns,
             "last_token_ns": last_ns,
             "ended_ns": ended_ns,
-            "outcome": outcome,
+            "outcome": _words(ends, outcome),
             "http_status": np.where(answered, np.where(refused, 503, 200), -1),
-            "finish_reason": np.where(ok, np.where(stops[:n], "stop", "length"), "").astype(object),
-            "error": error,
-            "certain_miss": certain,
+            "finish_reason": _words(["", "length", "stop"], ok * (1 + stops[:n])),
+            "error": _words(list(_ENDS.values()), outcome),
+            "certain_miss": _words(list(_BOUNDS), certain),
             "input_tokens_planned": plan.input_tokens[:n],
             "output_tokens_planned": plan.output_tokens[:n],
             "prefix_tokens_planned": plan.prefix_tokens[:n],
             "input_tokens": np.where(ok, plan.input_tokens[:n], -1),
             "output_tokens": np.where(ok, tokens, -1),
-            "output_tokens_source": np.where(ok, "usage", "").astype(object),
+            "output_tokens_source": _words(["", "usage"], ok),
             "cached_tokens": np.where(ok, trace.cached_tokens[:n], -1),
             "token_events": tokens,
             "token_reads": tokens,
         },
     )
     return table, rows, tokens
+
+
+def _words(words: list[str], codes: npt.NDArray[np.integer] | Bools) -> pd.api.extensions.ExtensionArray:
+    """A column of `words` by their places."""
+    return pd.array(words, dtype="str").take(codes.astype(np.intp))
 
 
 def _events(trace: Trace, rows: Int64s, tokens: Int64s) -> pd.DataFrame:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Literal
 
 import numpy as np
@@ -236,7 +237,12 @@ class Engine:
         """Blocks that the decoding sequences want over the next passes."""
         size = self.limits.block_size
         rounds, rest = divmod(passes, size)
-        return rounds * self._decoding + sum(self._phases[-(self.steps + i) % size] for i in range(rest))
+        # the residues -steps, -steps - 1, ... of `rest` passes, downwards and round the corner
+        high = -self.steps % size + 1
+        wanted = sum(self._phases[max(high - rest, 0) : high])
+        if rest > high:
+            wanted += sum(self._phases[high - rest :])
+        return rounds * self._decoding + wanted
 
     def _quiet_passes(self) -> int:
         """Coming passes of which all but the last change nothing, the last completing sequences at most."""
@@ -246,8 +252,9 @@ class Engine:
         while ends[0][2]._state != "decode" or ends[0][2]._ends != ends[0][0]:
             heapq.heappop(ends)
         passes = ends[0][0] - self.steps
-        while passes and self._wanted(passes) > self._pool.free:
-            passes //= 2
+        if self._decoding * (passes // self.limits.block_size + 1) > self._pool.free:
+            while passes and self._wanted(passes) > self._pool.free:
+                passes //= 2
         return passes
 
     def _schedule_running(self) -> tuple[list[Sequence], int]:
@@ -408,11 +415,12 @@ def _products(sequence: Sequence, chunk: int) -> int:
 
 def _passes_to(within_ps: int, base_ps: int, slope_ps: int, most: int) -> int:
     """The smallest n ≤ most whose passes together take `within_ps` or more: n·base + slope·n(n−1)/2, exactly."""
-    low, high = 1, min(most, -(-within_ps // base_ps))
-    while low < high:
-        middle = (low + high) // 2
-        if middle * base_ps + slope_ps * (middle * (middle - 1) // 2) >= within_ps:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    if most * base_ps + slope_ps * (most * (most - 1) // 2) <= within_ps:
+        return most
+    half = base_ps - slope_ps / 2
+    n = int((sqrt(half * half + 2.0 * slope_ps * within_ps) - half) / slope_ps) or 1  # put right in integers
+    while n * base_ps + slope_ps * (n * (n - 1) // 2) < within_ps:
+        n += 1
+    while n > 1 and (n - 1) * base_ps + slope_ps * ((n - 1) * (n - 2) // 2) >= within_ps:
+        n -= 1
+    return n

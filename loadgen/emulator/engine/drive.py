@@ -8,6 +8,7 @@ most to the next arrival or time-out. Under a gateway (`cap`) requests are sent 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loadgen.emulator.engine.core import Engine, EngineFull, Sequence, Step
@@ -18,21 +19,28 @@ __all__ = ["Drive"]
 
 @dataclass(slots=True, kw_only=True)
 class Drive:
-    """One run of one engine; `run` fills the columns (one entry a request, ps)."""
+    """One run of one engine; `run` fills the columns, one entry a request.
+
+    A request's tokens came out one a pass from `first_pass` to `last_pass` (from 1; 0: not yet), after the spans in
+    `earlier`, each ended by a preemption. Sequences live only while the engine has them: millions of live objects
+    would cost more in garbage collection than in scheduling.
+    """
 
     engine: Engine
     at_ps: list[int]
-    sequences: list[Sequence]
+    make: Callable[[int], Sequence]  # the sequence of a request, its key being that number
     timeout_ps: int
     cap: int | None = None
     log: PassLog = field(init=False, default_factory=PassLog)
     sent_ps: list[int] = field(init=False)
     refused: bytearray = field(init=False)
     complete: bytearray = field(init=False)
-    spans: list[list[tuple[int, int]]] = field(init=False)  # passes (from, to), from 1, each of a token
+    first_pass: list[int] = field(init=False)
+    last_pass: list[int] = field(init=False)
+    earlier: dict[int, list[tuple[int, int]]] = field(init=False, default_factory=dict)
+    cached_tokens: list[int] = field(init=False)
+    _alive: dict[int, Sequence] = field(init=False, default_factory=dict)
     _now_ps: int = field(init=False, default=0)
-    _head: int = field(init=False, default=0)  # next to arrive
-    _oldest: int = field(init=False, default=0)  # all before it are over
     _over: bytearray = field(init=False)
     _gateway: deque[int] = field(init=False, default_factory=deque)
     _inside: int = field(init=False, default=0)  # in the engine's hands
@@ -41,69 +49,64 @@ class Drive:
         total = len(self.at_ps)
         self.sent_ps = [-1] * total
         self.refused, self.complete, self._over = bytearray(total), bytearray(total), bytearray(total)
-        self.spans = [[] for _ in range(total)]
+        self.first_pass, self.last_pass, self.cached_tokens = [0] * total, [0] * total, [0] * total
 
     def run(self, until: int) -> None:
         """Serve until the first `until` requests are over; later ones as far as that takes."""
-        total = len(self.at_ps)
+        at_ps, timeout_ps, over, total = self.at_ps, self.timeout_ps, self._over, len(self.at_ps)
+        oldest = head = 0  # all before `oldest` are over; `head` is the next to arrive
         while True:
-            self._expire()
-            self._arrive()
-            if self._oldest >= until:
+            while oldest < head and (over[oldest] or at_ps[oldest] + timeout_ps <= self._now_ps):
+                if not over[oldest]:
+                    self._give_up(oldest)
+                oldest += 1
+            while head < total and at_ps[head] <= self._now_ps:
+                self._arrive(head)
+                head += 1
+            if oldest >= until:
                 return
-            step = self.engine.leap(self._gap_ps())
+            coming_ps = at_ps[oldest] + timeout_ps
+            if head < total and at_ps[head] < coming_ps:
+                coming_ps = at_ps[head]
+            step = self.engine.leap(coming_ps - self._now_ps)
             if step.steps:
                 self._book(step)
-            elif self._head < total:
-                self._now_ps = self.at_ps[self._head]
+            elif head < total:
+                self._now_ps = at_ps[head]
             else:
                 return
-
-    def _gap_ps(self) -> int:
-        """From now to the next arrival or time-out."""
-        coming = self.at_ps[self._oldest] + self.timeout_ps
-        if self._head < len(self.at_ps):
-            coming = min(coming, self.at_ps[self._head])
-        return coming - self._now_ps
-
-    def _expire(self) -> None:
-        while self._oldest < self._head:
-            if not self._over[self._oldest]:
-                if self.at_ps[self._oldest] + self.timeout_ps > self._now_ps:
-                    return
-                self._give_up(self._oldest)
-            self._oldest += 1
 
     def _give_up(self, request: int) -> None:
         self._over[request] = 1
-        if self.sent_ps[request] < 0:
-            return
-        sequence = self.sequences[request]
-        if self.spans[request] and self.spans[request][-1][1] < 0:
-            self._close_span(sequence, self.engine.steps)
-        self.engine.cancel(sequence)
-        self._freed(self.at_ps[request] + self.timeout_ps)
+        sequence = self._alive.pop(request, None)
+        if sequence is not None:
+            if self.first_pass[request]:
+                self.last_pass[request] = self.engine.steps
+            self.cached_tokens[request] = max(sequence.cached_tokens, 0)
+            self.engine.cancel(sequence)
+            self._freed(self.at_ps[request] + self.timeout_ps)
 
-    def _arrive(self) -> None:
-        """Release what is due."""
-        while self._head < len(self.at_ps) and self.at_ps[self._head] <= self._now_ps:
-            request = self._head
-            self._head += 1
-            if self.cap is None or self._inside < self.cap:
-                self._send(request, self.at_ps[request])
-            else:
-                self._gateway.append(request)
+    def _arrive(self, request: int) -> None:
+        if self.cap is None or self._inside < self.cap:
+            self._send(request, self.at_ps[request])
+        else:
+            self._gateway.append(request)
 
     def _send(self, request: int, at_ps: int) -> None:
-        self.sent_ps[request] = at_ps
-        if self.at_ps[request] + self.timeout_ps <= self._now_ps:
+        deadline_ps = self.at_ps[request] + self.timeout_ps
+        if at_ps < deadline_ps:
+            self.sent_ps[request] = at_ps
+        if deadline_ps <= self._now_ps:
             self._over[request] = 1  # it left before the engine looked
             return
+        sequence = self.make(request)
         try:
-            self.engine.add(self.sequences[request])
-            self._inside += 1
+            self.engine.add(sequence)
         except EngineFull:
             self.refused[request] = self._over[request] = 1
+            return
+        self._alive[request] = sequence
+        self._inside += 1
 
     def _freed(self, at_ps: int) -> None:
         """A slot came free."""
@@ -124,16 +127,16 @@ class Drive:
         self._now_ps += step.duration_ps
         done = self.engine.steps
         for sequence in step.preempted:
-            self._close_span(sequence, done - step.steps)
+            request = sequence.key
+            if self.first_pass[request]:
+                self.earlier.setdefault(request, []).append((self.first_pass[request], done - step.steps))
+                self.first_pass[request] = 0
         for sequence in step.first:
-            self.spans[sequence.key].append((done, -1))
+            self.first_pass[sequence.key] = done
         for sequence in step.finished:
             request = sequence.key
-            self._close_span(sequence, done)
+            self.last_pass[request] = done
+            self.cached_tokens[request] = sequence.cached_tokens
             self._over[request] = self.complete[request] = 1
+            del self._alive[request]
             self._freed(self._now_ps)
-
-    def _close_span(self, sequence: Sequence, last: int) -> None:
-        spans = self.spans[sequence.key]
-        if spans and spans[-1][1] < 0:
-            spans[-1] = (spans[-1][0], last)

@@ -6,7 +6,8 @@ a block where keys are block hashes); the rest of a sequence, its own end and it
 an approximation, for two reasons. Users of a segment always use it from its start, so what is pinned is [0, deepest
 user). And blocks are freed last one first, so what is free of a segment was freed from its end downwards, and eviction
 takes the end first: `cached` stays one number. The least-recently-used list then holds extents (segment, from, to)
-in place of blocks, and a sequence costs a few operations however long it is.
+in place of blocks, and a sequence costs a few operations however long it is. (One corner is left out: private blocks of
+a preempted sequence behind a gap in its chain, which a server would keep as second copies, are forgotten at once.)
 
 A block may be in a sequence's hands (held), or free; a free block may still be cached, and is evicted when taken.
 `free` counts both kinds. With caching off nothing but `free` is kept.

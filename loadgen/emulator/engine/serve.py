@@ -10,7 +10,6 @@ from loadgen.emulator.cost import StepCost
 from loadgen.emulator.engine import fast
 from loadgen.emulator.engine.core import Engine, Limits, Sequence
 from loadgen.emulator.engine.drive import Drive
-from loadgen.emulator.engine.kv import Chain
 from loadgen.emulator.engine.noise import StepNoise
 from loadgen.emulator.engine.trace import PS_PER_NS, Int64s, PassLog, Trace
 
@@ -87,63 +86,55 @@ def _fast(arrivals: Arrivals, limits: Limits, cost: StepCost, timeout_ns: int, u
 def _general(arrivals: Arrivals, engine: Engine, timeout_ns: int, until: int, cap: int | None) -> Trace:
     size = engine.limits.block_size
     urgency = arrivals.priority if arrivals.priority is not None else np.zeros_like(arrivals.at_ns)
-    rows = zip(
-        arrivals.input_tokens.tolist(),
-        arrivals.output_tokens.tolist(),
-        arrivals.prefix_tokens.tolist(),
-        arrivals.prefix_group.tolist(),
-        urgency.tolist(),
-        strict=True,
-    )
-    sequences = [
-        Sequence(request, tokens_in, tokens_out, _chain(group, prefix // size), priority)
-        for request, (tokens_in, tokens_out, prefix, group, priority) in enumerate(rows)
-    ]
-    drive = Drive(
-        engine=engine,
-        at_ps=(arrivals.at_ns * PS_PER_NS).tolist(),
-        sequences=sequences,
-        timeout_ps=timeout_ns * PS_PER_NS,
-        cap=cap,
-    )
+    inputs, outputs = arrivals.input_tokens.tolist(), arrivals.output_tokens.tolist()
+    prefixes, groups, priorities = arrivals.prefix_tokens.tolist(), arrivals.prefix_group.tolist(), urgency.tolist()
+
+    def make(request: int) -> Sequence:
+        group, blocks = groups[request], prefixes[request] // size
+        chain = ((group, blocks),) if group >= 0 and blocks else ()
+        return Sequence(request, inputs[request], outputs[request], chain, priorities[request])
+
+    at_ps = (arrivals.at_ns * PS_PER_NS).tolist()
+    drive = Drive(engine=engine, at_ps=at_ps, make=make, timeout_ps=timeout_ns * PS_PER_NS, cap=cap)
     drive.run(until)
-    return _general_trace(arrivals, drive)
+    return _general_trace(drive)
 
 
-def _chain(group: int, blocks: int) -> Chain:
-    return ((group, blocks),) if group >= 0 and blocks else ()
-
-
-def _general_trace(arrivals: Arrivals, drive: Drive) -> Trace:
-    total = len(drive.at_ps)
-    done = drive.engine.steps
-    spans = [span for of_one in drive.spans for span in of_one]
-    counts = np.array([len(of_one) for of_one in drive.spans], dtype=np.int64)
-    begin = np.array([first for first, _ in spans], dtype=np.int64)
-    finish = np.array([last if last >= 0 else done for _, last in spans], dtype=np.int64)
-    length = finish - begin + 1
-    produced_before = np.cumsum(length) - length  # tokens of all spans before this one
-    start = np.cumsum(counts) - counts  # each request's first span
-    before_request = np.append(produced_before, length.sum())[start] if total else start
-    tokens = np.append(produced_before, length.sum())[start + counts] - before_request
+def _general_trace(drive: Drive) -> Trace:
+    total, done = len(drive.at_ps), drive.engine.steps
+    first, last = np.array(drive.first_pass, dtype=np.int64), np.array(drive.last_pass, dtype=np.int64)
+    latest = np.where(first > 0, np.where(last > 0, last, done) - first + 1, 0)  # tokens since the latest preemption
+    before = np.zeros(total, dtype=np.int64)
+    for request, spans in drive.earlier.items():
+        before[request] = sum(to - start + 1 for start, to in spans)
     ends_ns = _Ends(drive.log)
 
     def token_ns(requests: Int64s, numbers: Int64s) -> Int64s:
-        place = before_request[requests] + numbers - 1  # among all tokens in order of request
-        span = np.searchsorted(produced_before, place, side="right") - 1
-        return ends_ns.of(begin[span] + place - produced_before[span])
+        passes = first[requests] + numbers - before[requests] - 1
+        for place in np.flatnonzero(numbers <= before[requests]):
+            passes[place] = _pass_of(int(numbers[place]), drive.earlier[int(requests[place])])
+        return ends_ns.of(passes)
 
     sent_ps = np.array(drive.sent_ps, dtype=np.int64)
     sent_ns = np.where(sent_ps < 0, -1, sent_ps // PS_PER_NS)
     return Trace(
         admitted_ns=sent_ns if drive.cap is not None else np.full(total, -1),
         sent_ns=sent_ns,
-        tokens=tokens,
+        tokens=before + latest,
         complete=np.frombuffer(drive.complete, dtype=np.bool_),
         refused=np.frombuffer(drive.refused, dtype=np.bool_),
-        cached_tokens=np.array([max(sequence.cached_tokens, 0) for sequence in drive.sequences], dtype=np.int64),
+        cached_tokens=np.array(drive.cached_tokens, dtype=np.int64),
         token_ns=token_ns,
     )
+
+
+def _pass_of(number: int, spans: list[tuple[int, int]]) -> int:
+    """The pass that brought token `number` of a request with these spans."""
+    for start, to in spans:
+        if number <= to - start + 1:
+            return start + number - 1
+        number -= to - start + 1
+    raise AssertionError("the token lies in a later span")
 
 
 class _Ends:

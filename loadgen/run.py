@@ -16,6 +16,7 @@ from analysis.cohort import nearest_rank
 from analysis.judge import judge_run, misses_allowed
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
+from analysis.slo import Slo
 from analysis.units import format_duration, parse_share
 from analysis.verdict import Criteria, RunVerdict
 from loadgen import defaults
@@ -270,7 +271,7 @@ async def warm_target(
     await offering.settle()
     output = await offering.offer(
         plan,
-        replace(options_of(scenario, workload), closed=None),
+        replace(options_of(scenario, workload), closed=None, slo=Slo()),  # every one is waited for, however slow
         salt=salt(experiment, "warm-up", lowest_rate, 0, 0),
         sink=None,
         progress=lambda _: None,

@@ -54,7 +54,7 @@ class StepCost:
         shape, card = self.shape, self.card
         kv_bytes = shape.kv_bytes_per_token(self.kv_element_bytes) / self.ranks
         products_flops = 4 * shape.heads * shape.head_size * shape.layers / self.ranks
-        self.context_ps = round(kv_bytes / card.memory_bytes_per_s * PS)
+        self.context_ps = max(round(kv_bytes / card.memory_bytes_per_s * PS), 1)
         self.product_ps = round(products_flops / card.flops_per_s * PS)
 
     def base_ps(self, tokens: int) -> int:

@@ -212,15 +212,14 @@ class Engine:
         passes = self._quiet_passes()
         if passes < 2 or within_ps <= 0:
             return self.step()
-        tokens = self._decoding
-        slope_ps = self.cost.context_ps * tokens
-        base_ps = self.cost.base_ps(tokens) + self.cost.context_ps * self._context
+        tokens, cost = self._decoding, self.cost
+        slope_ps = cost.context_ps * tokens
+        base_ps = cost.base_ps(tokens) + cost.context_ps * self._context
+        passes = _passes_to(within_ps, base_ps, slope_ps, passes)
         ends_ps: Int64s | None = None
         if self.noise is None:
-            passes = _passes_to(within_ps, base_ps, slope_ps, passes)
             duration_ps = passes * base_ps + slope_ps * (passes * (passes - 1) // 2)
         else:
-            passes = _passes_to(within_ps, base_ps, slope_ps, passes)
             quiet_ps = base_ps + slope_ps * np.arange(passes, dtype=np.int64)
             ends_ps = np.cumsum(self.noise.durations_ps(self.steps, quiet_ps))
             passes = min(int(np.searchsorted(ends_ps, within_ps)) + 1, passes)
@@ -238,20 +237,21 @@ class Engine:
         size = self.limits.block_size
         rounds, rest = divmod(passes, size)
         # the residues -steps, -steps - 1, ... of `rest` passes, downwards and round the corner
-        high = -self.steps % size + 1
-        wanted = sum(self._phases[max(high - rest, 0) : high])
-        if rest > high:
-            wanted += sum(self._phases[high - rest :])
-        return rounds * self._decoding + wanted
+        phases, high = self._phases, -self.steps % size + 1
+        if rest <= high:
+            return rounds * self._decoding + sum(phases[high - rest : high])
+        return rounds * self._decoding + sum(phases[:high]) + sum(phases[high - rest :])
 
     def _quiet_passes(self) -> int:
         """Coming passes of which all but the last change nothing, the last completing sequences at most."""
-        if self._partial is not None or not self._decoding or (self._waiting and not self._blocked):
+        if (self._waiting and not self._blocked) or self._partial is not None or not self._decoding:
             return 0
         ends = self._ends
-        while ends[0][2]._state != "decode" or ends[0][2]._ends != ends[0][0]:
+        end, _, sequence = ends[0]
+        while sequence._ends != end or sequence._state != "decode":
             heapq.heappop(ends)
-        passes = ends[0][0] - self.steps
+            end, _, sequence = ends[0]
+        passes = end - self.steps
         if self._decoding * (passes // self.limits.block_size + 1) > self._pool.free:
             while passes and self._wanted(passes) > self._pool.free:
                 passes //= 2

@@ -54,13 +54,14 @@ class Drive:
     def run(self, until: int) -> None:
         """Serve until the first `until` requests are over; later ones as far as that takes."""
         at_ps, timeout_ps, over, total = self.at_ps, self.timeout_ps, self._over, len(self.at_ps)
-        oldest = head = 0  # all before `oldest` are over; `head` is the next to arrive
+        leap, book = self.engine.leap, self._book
+        oldest = head = now_ps = 0  # all before `oldest` are over; `head` is the next to arrive
         while True:
-            while oldest < head and (over[oldest] or at_ps[oldest] + timeout_ps <= self._now_ps):
+            while oldest < head and (over[oldest] or at_ps[oldest] + timeout_ps <= now_ps):
                 if not over[oldest]:
                     self._give_up(oldest)
                 oldest += 1
-            while head < total and at_ps[head] <= self._now_ps:
+            while head < total and at_ps[head] <= now_ps:
                 self._arrive(head)
                 head += 1
             if oldest >= until:
@@ -68,11 +69,12 @@ class Drive:
             coming_ps = at_ps[oldest] + timeout_ps
             if head < total and at_ps[head] < coming_ps:
                 coming_ps = at_ps[head]
-            step = self.engine.leap(coming_ps - self._now_ps)
+            step = leap(coming_ps - now_ps)
             if step.steps:
-                self._book(step)
+                now_ps += step.duration_ps
+                book(step)
             elif head < total:
-                self._now_ps = at_ps[head]
+                self._now_ps = now_ps = at_ps[head]
             else:
                 return
 
@@ -117,15 +119,14 @@ class Drive:
                 self._send(request, max(at_ps, self.at_ps[request]))
 
     def _book(self, step: Step) -> None:
-        log = self.log
+        log, done, now_ps = self.log, self.engine.steps, self._now_ps
         if step.ends_ps is not None:
             log.uneven[len(log.passes)] = step.ends_ps
-        log.start_ps.append(self._now_ps)
+        log.start_ps.append(now_ps)
         log.passes.append(step.steps)
         log.base_ps.append(step.base_ps)
         log.slope_ps.append(step.slope_ps)
-        self._now_ps += step.duration_ps
-        done = self.engine.steps
+        self._now_ps = now_ps + step.duration_ps
         for sequence in step.preempted:
             request = sequence.key
             if self.first_pass[request]:

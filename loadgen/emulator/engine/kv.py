@@ -29,10 +29,8 @@ class _Segment:
     key: Hashable
     cached: int = 0
     pins: dict[int, int] = field(default_factory=dict)  # depth -> users that hold the first `depth` blocks
+    pinned: int = 0  # the largest of them
     extents: list[_Extent] = field(default_factory=list)  # free and cached, the highest (oldest) first
-
-    def pinned(self) -> int:
-        return max(self.pins, default=0)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +72,7 @@ class BlockPool:
     free: int = field(init=False)
     _segments: dict[Hashable, _Segment] = field(init=False, default_factory=dict)
     _lru: OrderedDict[_Extent, None] = field(init=False, default_factory=OrderedDict)
+    _unevicted: int = field(init=False, default=0)  # taken, but not out of `_lru` yet
 
     def __post_init__(self) -> None:
         self.free = self.total
@@ -81,7 +80,9 @@ class BlockPool:
             self._lru[_Extent(None, 0, self.total)] = None
 
     def match(self, lease: Lease, limit: int) -> Match:
-        """The longest cached beginning of the lease's chain, `limit` blocks at most. Changes nothing."""
+        """The longest cached beginning of the lease's chain, `limit` blocks at most."""
+        if self.caching:
+            self._evict()
         found = idle = own = 0
         parts: list[tuple[_Segment, int]] = []
         for key, blocks in lease.chain if self.caching else ():
@@ -91,7 +92,8 @@ class BlockPool:
                 break
             parts.append((segment, depth))
             found += depth
-            idle += max(0, depth - segment.pinned())
+            if depth > segment.pinned:
+                idle += depth - segment.pinned
             if depth < blocks:
                 break
         if lease.own is not None and lease.own_from == found:
@@ -118,8 +120,9 @@ class BlockPool:
         """
         self.take(held - lease.held)
         lease.held = held
-        if not self.caching or lease.branched:
+        if not self.caching or lease.branched or not lease.chain:
             return
+        self._evict()
         while lease.shared < full:
             at, depth = len(lease.parts), 0
             if at and lease.parts[-1][1] < lease.chain[at - 1][1]:
@@ -137,15 +140,18 @@ class BlockPool:
                 _unpin(segment, depth)
                 lease.parts.pop()
             segment.pins[depth + more] = segment.pins.get(depth + more, 0) + 1
-            segment.cached = depth + more
+            segment.cached = segment.pinned = depth + more
             lease.parts.append((segment, depth + more))
             lease.shared += more
 
     def take(self, blocks: int) -> None:
-        """Take free blocks, evicting what is cached in the least recently used of them."""
+        """Take free blocks; what is cached in the least recently used of them is evicted before anybody looks."""
         self.free -= blocks
-        if not self.caching:
-            return
+        self._unevicted += blocks
+
+    def _evict(self) -> None:
+        """Evict what was taken since the last time: takes in a row cost one eviction."""
+        blocks, self._unevicted = self._unevicted, 0
         while blocks > 0:
             extent = next(iter(self._lru))
             size = extent.high - extent.low
@@ -172,6 +178,7 @@ class BlockPool:
         if not self.caching:
             lease.held = 0
             return
+        self._evict()
         # a block of the chain that was cached but computed again (its last, for the sampled token) cannot be found
         twice = min(private, sum(blocks for _, blocks in lease.chain) - lease.shared) if lease.branched else 0
         first = lease.shared + twice
@@ -186,7 +193,7 @@ class BlockPool:
         lease.own, lease.own_from = own, first
         for segment, depth in reversed(lease.parts):
             _unpin(segment, depth)
-            pinned = segment.pinned()
+            pinned = segment.pinned
             if depth > pinned:
                 self.free += depth - pinned
                 extent = _Extent(segment, pinned, depth)
@@ -198,6 +205,7 @@ class BlockPool:
         """Forget everything cached; refused (False) while blocks are held."""
         if self.free != self.total:
             return False
+        self._unevicted = 0
         for extent in self._lru:
             extent.segment = None
         if self.caching:
@@ -207,7 +215,8 @@ class BlockPool:
 
     def _pin(self, segment: _Segment, depth: int) -> None:
         """Hold the first `depth` blocks, all of them cached; those that were free leave the list."""
-        pinned = segment.pinned()
+        pinned = segment.pinned
+        segment.pinned = max(pinned, depth)
         while pinned < depth:
             extent = segment.extents[-1]
             pinned_to = min(extent.high, depth)
@@ -223,5 +232,7 @@ def _unpin(segment: _Segment, depth: int) -> None:
     users = segment.pins[depth] - 1
     if users:
         segment.pins[depth] = users
-    else:
-        del segment.pins[depth]
+        return
+    del segment.pins[depth]
+    if depth == segment.pinned:
+        segment.pinned = max(segment.pins, default=0)

@@ -58,7 +58,7 @@ REASONS: Final = {
     "negative_output": "negative output tokens",
     "huge_output": "output tokens beyond 2^31 - 1",
     "failed": "the source's own record of a failed request, without output",
-    "over_long": "more tokens than --max-tokens",
+    "over_long": "more tokens than --max-model-len",
     "bad_hashes": "block ids that are no list of integers",
 }
 _CODES: Final = {name: number for number, name in enumerate(REASONS)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Annotated
@@ -10,7 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, UsageError
+from traces.errors import TraceError
 
 __all__ = ["app", "main"]
 
@@ -42,14 +44,20 @@ def _root(
 
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and its exit code."""
-    for command in ("sweep", "run", "show", "emulate"):
+    for command in ("sweep", "run", "trace", "show", "emulate"):
         importlib.import_module(f"loadgen.cli.{command}")  # importing a command registers it
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an encoding without some sign must not end the program
+            stream.reconfigure(errors="replace")
 
     try:
         app()
     except LoadgenError as error:
         _complain(str(error))
         sys.exit(error.exit_code)
+    except TraceError as error:
+        _complain(str(error))
+        sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         _complain("stopped")
         sys.exit(5)

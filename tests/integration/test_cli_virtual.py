@@ -7,41 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from loadgen.cli import main
-
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
 SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
-
-
-@dataclass(frozen=True)
-class Done:
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def loadgen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """The command line in this process (a new one takes seconds to import), in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str, code: int = 0) -> Done:
-        capfdbinary.readouterr()
-        monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = (text.decode() for text in capfdbinary.readouterr())
-        assert (ended.value.code or 0) == code, err
-        return Done(stdout=out, stderr=err)
-
-    return run
 
 
 def ledger(directory: Path) -> list[dict[str, Any]]:

@@ -182,7 +182,7 @@ REFUSED = [
         ("--map lacks output",),
         {"mapping": {"timestamp": "t", "input": "i"}},
     ),
-    Bad("over_long", _azure(A, B), 3, ("more tokens than --max-tokens", "(1 over_long)"), {"max_tokens": 450}),
+    Bad("over_long", _azure(A, B), 3, ("more tokens than --max-model-len", "(1 over_long)"), {"max_tokens": 450}),
 ]
 
 

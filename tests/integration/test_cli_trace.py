@@ -1,0 +1,91 @@
+"""`loadgen trace` from end to end: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.read import read_trace
+
+SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
+
+
+def test_describe_gives_people_what_it_gives_programs(loadgen: Any) -> None:
+    shown = loadgen("trace", "describe", str(SAMPLES / "chat.jsonl"), "--max-model-len", "1200").stdout
+    told = json.loads(
+        loadgen("trace", "describe", str(SAMPLES / "chat.jsonl"), "--max-model-len", "1200", "--json").stdout
+    )
+    assert told["read"]["format"] == "mooncake"
+    assert told["arrivals"]["dispersion"]["60"] is None  # too short to say
+    assert f"rate {told['arrivals']['rate']:.4f}/s" in shown
+    assert f"{told['prefix']['tokens']:.2%} of input tokens" in shown
+    assert f"{told['over_long']:.2%} of requests have more than 1200 tokens" in shown
+    assert sum(told["series"]) == told["rows"] == 8
+    assert "█" in shown
+
+
+@pytest.mark.parametrize(("encoding", "columns"), [("utf-8", 20), ("ascii", 40)])
+def test_the_plot_survives_a_pipe_a_narrow_terminal_and_a_poor_encoding(encoding: str, columns: int) -> None:
+    command = [sys.executable, "-c", "from loadgen.cli import main; main()"]
+    done = subprocess.run(
+        [*command, "trace", "describe", str(SAMPLES / "steps.csv"), "--bins", "4"],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "COLUMNS": str(columns), "PYTHONIOENCODING": encoding},
+    )
+    bars = done.stdout.decode(encoding).splitlines()[-4:]
+    assert all(len(bar) <= columns for bar in bars)
+    assert ("#" if encoding == "ascii" else "█") in bars[0]
+
+
+@pytest.mark.parametrize("to", ["mooncake", "timed_trace", "csv", "parquet"])
+def test_convert_writes_what_reads_back_the_same_and_says_what_is_lost(loadgen: Any, tmp_path: Path, to: str) -> None:
+    done = loadgen("trace", "convert", str(SAMPLES / "chat.jsonl"), f"out.{to}", "--to", to)
+    assert f"not held by {to}: source lines" in done.stdout
+    own = {"format": to, "block_tokens": 512} if to in ("mooncake", "timed_trace") else {}
+    back, _ = read_trace(tmp_path / f"out.{to}", **own)  # type: ignore[arg-type]
+    assert back.sha256 == read_trace(SAMPLES / "chat.jsonl")[0].sha256
+
+
+def test_convert_names_sessions_that_the_format_has_no_place_for(loadgen: Any) -> None:
+    done = loadgen("trace", "convert", str(SAMPLES / "turns.csv"), "t.jsonl", "--to", "mooncake", "--json")
+    assert json.loads(done.stdout)["written"]["lost"] == ["source lines", "outcomes", "sessions and parents"]
+
+
+def test_a_table_of_any_layout_is_read_by_a_map_and_a_unit(loadgen: Any, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("ts,p,c\n5,10,3\n7,11,4\n9,-2,4\n")
+    options = ["--map", "timestamp=ts,input=p,output=c", "--unit", "ms", "--on-invalid", "drop", "--json"]
+    told = json.loads(loadgen("trace", "describe", "r.csv", *options).stdout)
+    assert told["read"]["dropped"] == {"negative_input": 1}
+    assert told["arrivals"]["span_s"] == 0.002
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["describe", "none.csv"], "none.csv: no such file"),
+        (["describe", "a.csv", "--format", "nope"], "no format is called 'nope'"),
+        (["describe", "a.csv", "--map", "timestamp"], "'timestamp' is not NAME=COLUMN"),
+        (["describe", "a.csv", "--map", "input=a,input=b"], "input is given twice"),
+        (["describe", "a.csv", "--on-invalid", "ignore"], "pass error, drop or clip"),
+        (["describe", "a.csv"], "a.csv:3:"),
+        (["convert", "a.csv", "b", "--to", "xml", "--on-invalid", "drop"], "no writer for 'xml'"),
+        (["convert", "a.csv", "b", "--to", "timed_trace", "--on-invalid", "drop"], "no block ids"),
+        (["convert", "a.csv", "no/b", "--to", "csv", "--on-invalid", "drop"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+    loadgen: Any, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    rows = "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,0,109\n"
+    (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    done = loadgen("trace", *arguments, code=2)
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "b").exists()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,11 +17,20 @@ import orjson
 
 from loadgen.emulator.bodies import Answer, models_body
 from loadgen.emulator.driver import Channel, Driver
+from loadgen.emulator.info import server_info
 from loadgen.emulator.model import Busy, Job
 from loadgen.emulator.profiles import Profile
-from loadgen.emulator.request import ApiError, Endpoint, GenerateRequest, read_request
-from loadgen.emulator.service import prompt_uniform
+from loadgen.emulator.request import (
+    ApiError,
+    Endpoint,
+    GenerateRequest,
+    read_detokenize,
+    read_request,
+    read_tokenize,
+)
+from loadgen.emulator.service import STOP_SEED, natural_tokens, prompt_uniform
 from loadgen.emulator.telemetry import Telemetry
+from loadgen.emulator.vocabulary import decode, piece
 
 __all__ = ["MODEL_NAME", "VERSION", "EmulatorApp"]
 
@@ -32,54 +40,60 @@ VERSION: Final = "0.32.0+loadgen-emulator"  # the vLLM whose surface this is, an
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
 
 _JSON: Final = (b"content-type", b"application/json")
 _SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _TEXT: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-_STOP_SEED: Final = 0x73746F70  # keeps the natural stop independent of the service
 
 
 class EmulatorApp:
     """One emulated server. `truth`, if given, gets one JSON line a finished request (all instants monotonic ns)."""
 
     def __init__(self, profile: Profile, *, truth: TextIO | None = None) -> None:
-        self._limits = profile.server
+        self._profile, self._limits = profile, profile.server
         self._model = profile.build()
         self._driver: Driver | None = None
         self._truth = truth
         self._keys = itertools.count(1)
         self._created = int(time.time())
-        self._telemetry = Telemetry(MODEL_NAME, self._model.gauges)
-        self._gets: dict[str, Callable[[], tuple[bytes, tuple[bytes, bytes] | None]]] = {
-            "/health": lambda: (b"", None),
-            "/ping": lambda: (b"", None),
-            "/version": lambda: (orjson.dumps({"version": VERSION}), _JSON),
-            "/v1/models": lambda: (models_body(MODEL_NAME, self._created, self._limits.max_model_len), _JSON),
-            "/metrics": lambda: (self._telemetry.exposition(), _TEXT),
-            "/load": lambda: (orjson.dumps({"server_load": self._outstanding()}), _JSON),
+        self._telemetry = Telemetry(MODEL_NAME, self._limits.max_model_len, self._model.gauges)
+        self._gets: dict[str, Callable[[Message], tuple[bytes, Header | None]]] = {
+            "/health": lambda _: (b"", None),
+            "/ping": lambda _: (b"", None),
+            "/version": lambda _: (orjson.dumps({"version": VERSION}), _JSON),
+            "/v1/models": lambda _: (models_body(MODEL_NAME, self._created, self._limits.max_model_len), _JSON),
+            "/metrics": lambda _: (self._telemetry.exposition(), _TEXT),
+            "/load": lambda _: (orjson.dumps({"server_load": self._outstanding()}), _JSON),
+            "/server_info": lambda scope: (
+                server_info(self._profile, as_json=b"config_format=json" in scope["query_string"]), _JSON
+            ),
+        }  # fmt: skip
+        self._posts: dict[str, Callable[[bytes], bytes]] = {
+            "/reset_prefix_cache": lambda _: orjson.dumps({"success": self._model.reset_prefix_cache()}),
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+            "/ping": lambda _: b"",
         }
         self._generates: dict[str, Endpoint] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI 3, http scopes only."""
         if self._driver is None:
-            self._driver = Driver(self._model)
+            self._driver = Driver(self._model, self._telemetry.gap)
         path, method = scope["path"], scope["method"]
-        if path in self._generates:
-            if method == "POST":
-                return await self._generate(self._generates[path], self._driver, scope, receive, send)
-        elif path in self._gets:
-            if method in ("GET", "HEAD"):
-                self._driver.settle()
-                body, kind = self._gets[path]()
-                return await _respond(send, 200, body, kind)
-        elif path == "/reset_prefix_cache":
-            if method == "POST":
-                self._driver.settle()
-                return await _respond(send, 200, orjson.dumps({"success": self._model.reset_prefix_cache()}))
+        if path in self._generates and method == "POST":
+            await self._generate(self._generates[path], self._driver, scope, receive, send)
+        elif path in self._gets and method in ("GET", "HEAD"):
+            self._driver.settle()
+            body, kind = self._gets[path](scope)
+            await _respond(send, 200, body, kind)
+        elif path in self._posts and method == "POST":
+            await self._post(self._posts[path], self._driver, receive, send)
+        elif path in self._generates or path in self._gets or path in self._posts:
+            await _respond(send, 405, b'{"detail":"Method Not Allowed"}')
         else:
-            return await _respond(send, 404, b'{"detail":"Not Found"}')
-        return await _respond(send, 405, b'{"detail":"Method Not Allowed"}')
+            await _respond(send, 404, b'{"detail":"Not Found"}')
 
     def close(self) -> None:
         """Release what the running loop holds, and flush the truth log."""
@@ -91,6 +105,25 @@ class EmulatorApp:
     def _outstanding(self) -> int:
         gauges = self._model.gauges()
         return gauges.running + gauges.waiting
+
+    async def _post(self, answer: Callable[[bytes], bytes], driver: Driver, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        if body is None:
+            return
+        driver.settle()
+        try:
+            await _respond(send, 200, answer(body))
+        except ApiError as refusal:
+            await _respond(send, refusal.status, refusal.body)
+
+    def _tokenize(self, body: bytes) -> bytes:
+        ids, strings = read_tokenize(body, MODEL_NAME, self._limits)
+        texts = [piece(token_id).decode("utf-8", "replace") for token_id in ids] if strings else None
+        limit = self._limits.max_model_len
+        return orjson.dumps({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
+
+    def _detokenize(self, body: bytes) -> bytes:
+        return orjson.dumps({"prompt": decode(read_detokenize(body, MODEL_NAME, self._limits))})
 
     async def _generate(self, endpoint: Endpoint, driver: Driver, scope: Message, receive: Receive, send: Send) -> None:
         body = await _read(receive)
@@ -113,6 +146,7 @@ class EmulatorApp:
             await _respond(send, refusal.status, refusal.body)
             return
         except Busy:
+            self._telemetry.refused()
             await _respond(send, 503, _BUSY.body)
             return
         answer = Answer(
@@ -122,50 +156,59 @@ class EmulatorApp:
             model=MODEL_NAME,
             tokens=tokens,
             stops=stops,
+            limits=self._limits,
         )
-        self._telemetry.prompt_tokens.inc(len(request.prompt))
         hung_up = asyncio.ensure_future(receive())
         hung_up.add_done_callback(lambda _: channel.hang_up())
         try:
-            truth = await self._relay(answer, channel, arrived_ns, send, stream=request.stream)
+            truth = await self._relay(answer, channel, request, arrived_ns, send)
         finally:
             hung_up.cancel()
             driver.leave(key)
         if truth is None:
-            self._telemetry.finished["abort"].inc()
+            self._telemetry.left()
             return
-        self._telemetry.finished["stop" if stops else "length"].inc()
-        self._telemetry.e2e_s.observe((truth["last_ns"] - arrived_ns) / 1e9)
+        assert channel.first is not None
+        assert channel.latest is not None
+        self._telemetry.finished(
+            "stop" if stops else "length", arrived_ns=arrived_ns, written_ns=truth["last_ns"], first=channel.first,
+            last=channel.latest, prompt_tokens=len(request.prompt), output_tokens=tokens, max_tokens=request.max_tokens,
+        )  # fmt: skip
         if self._truth is not None:
             row = {"id": answer.id, "arrived_ns": arrived_ns, **truth, "tokens": tokens}
             self._truth.write(orjson.dumps(row).decode() + "\n")
 
     async def _relay(
-        self, answer: Answer, channel: Channel, arrived_ns: int, send: Send, *, stream: bool
+        self, answer: Answer, channel: Channel, request: GenerateRequest, arrived_ns: int, send: Send
     ) -> dict[str, int] | None:
         """Write tokens as they come out.
 
         Returns when the first and the last were written (`_ns`) and when the model said they were (`_due_ns`);
         `None` if the client went away.
         """
+        stream = request.stream
         if stream:
             await send({"type": "http.response.start", "status": 200, "headers": [_SSE]})
         truth: dict[str, int] = {}
-        written = 0
+        told = written = 0
         while True:
             batch = await channel.next()
             if batch is None:
                 return None
-            if stream:
-                await _write(send, answer, written, batch.tokens, last=batch.finished)
+            told += batch.tokens
+            if channel.first is not None:
+                answer.cached_tokens = channel.first.cached_tokens
+            ready = answer.ready(told)
+            if stream and ready > written:
+                await _write(send, answer, written, ready, last=batch.finished)
             elif batch.finished:
                 await _respond(send, 200, answer.whole())
             now_ns = time.monotonic_ns()
-            if not written:
+            if not truth:
                 truth |= {"first_ns": now_ns, "first_due_ns": batch.due_ns}
-                self._telemetry.ttft_s.observe((now_ns - arrived_ns) / 1e9)
-            written += batch.tokens
-            self._telemetry.generation_tokens.inc(batch.tokens)
+                self._telemetry.first_token((now_ns - arrived_ns) / 1e9, len(request.prompt), answer.cached_tokens)
+            written = ready
+            self._telemetry.tokens(batch.tokens)
             if batch.finished:
                 return truth | {"last_ns": now_ns, "last_due_ns": batch.due_ns}
 
@@ -176,9 +219,7 @@ class EmulatorApp:
         """
         if request.ignore_eos:
             return request.max_tokens, False
-        mean = self._limits.eos_mean_tokens
-        uniform = prompt_uniform(request.prompt.tolist(), _STOP_SEED)
-        natural = 1 if mean == 1 else 1 + int(math.log1p(-uniform) / math.log1p(-1 / mean))
+        natural = int(natural_tokens(prompt_uniform(request.prompt, STOP_SEED), self._limits.eos_mean_tokens))
         natural = max(natural, request.min_tokens)
         return (natural, True) if natural < request.max_tokens else (request.max_tokens, False)
 
@@ -190,9 +231,9 @@ _BUSY: Final = ApiError(
 )
 
 
-async def _write(send: Send, answer: Answer, written: int, tokens: int, *, last: bool) -> None:
+async def _write(send: Send, answer: Answer, written: int, ready: int, *, last: bool) -> None:
     """All that is due of one stream, in one write."""
-    body = answer.events(written, tokens)
+    body = answer.events(written, ready)
     if not written:
         body = answer.opener() + body
     if last:

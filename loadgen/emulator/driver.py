@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadgen.emulator.alarm import Alarm, make_alarm
 from loadgen.emulator.model import Emission, Job, Model
+from loadgen.timer import Alarm
 
 __all__ = ["Batch", "Channel", "Driver"]
 
@@ -28,20 +29,21 @@ class Batch:
 
 
 class Channel:
-    """What one request waits on. Single consumer, same loop as the driver."""
+    """What one request waits on, and what the model said of it. Single consumer, same loop as the driver."""
 
     def __init__(self) -> None:
+        self.first: Emission | None = None  # the model's first word on this request
+        self.latest: Emission | None = None
         self._tokens = 0
-        self._due_ns = 0
-        self._finished = False
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
 
     def push(self, emission: Emission) -> None:
         """Called by the driver."""
+        if self.first is None:
+            self.first = emission
+        self.latest = emission
         self._tokens += emission.tokens
-        self._due_ns = emission.at_ns
-        self._finished = emission.finished
         self._wake()
 
     def hang_up(self) -> None:
@@ -56,7 +58,8 @@ class Channel:
             await self._waiter
         if self._gone:
             return None
-        batch = Batch(self._tokens, self._due_ns, self._finished)
+        assert self.latest is not None
+        batch = Batch(self._tokens, self.latest.at_ns, self.latest.finished)
         self._tokens = 0
         return batch
 
@@ -66,12 +69,13 @@ class Channel:
 
 
 class Driver:
-    """One model on one running loop; make it inside the loop."""
+    """One model on one running loop; make it inside the loop. `on_gap` hears of (seconds a token, tokens)."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, on_gap: Callable[[float, int], None]) -> None:
         self.model = model
+        self._on_gap = on_gap
         self._channels: dict[int, Channel] = {}
-        self._alarm: Alarm = make_alarm(asyncio.get_running_loop(), self._ring)
+        self._alarm = Alarm(asyncio.get_running_loop(), self._ring)
 
     def submit(self, job: Job, arrived_ns: int) -> Channel:
         """Hand a job to the model. Raises `Busy`."""
@@ -107,6 +111,8 @@ class Driver:
             channel = self._channels.get(emission.key)
             if channel is None:
                 continue
+            if channel.latest is not None:
+                self._on_gap((emission.at_ns - channel.latest.at_ns) / 1e9 / emission.tokens, emission.tokens)
             channel.push(emission)
             if emission.finished:
                 del self._channels[emission.key]

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.emulator.model import Emission, Gauges, Job
-from loadgen.emulator.service import prompt_uniform
+from loadgen.emulator.service import WeibullService, prompt_uniform
 
 __all__ = ["FcfsModel", "ServiceMix", "token_ns"]
 
@@ -70,7 +70,7 @@ class _Entry:
 class FcfsModel:
     """The queue as a `Model`."""
 
-    service: ServiceMix
+    service: ServiceMix | WeibullService
     seed: int
     _end_ns: int = 0  # when the server will have done all it was given
     _queue: deque[_Entry] = field(default_factory=deque)
@@ -78,7 +78,7 @@ class FcfsModel:
 
     def submit(self, job: Job, now_ns: int) -> None:
         """Append the job; its start and finish are settled here."""
-        service_ns = self.service.time_ns(prompt_uniform(job.prompt.tolist(), self.seed))
+        service_ns = self.service.time_ns(prompt_uniform(job.prompt, self.seed))
         start_ns = max(now_ns, self._end_ns)
         self._end_ns = start_ns + service_ns
         self._queue.append(_Entry(job.key, start_ns, service_ns, job.output_tokens))
@@ -109,7 +109,11 @@ class FcfsModel:
                 break
             fresh, head.told = count - head.told, count
             at_ns = token_ns(head.start_ns, head.service_ns, count, head.tokens)
-            out.append(Emission(key=head.key, tokens=fresh, at_ns=at_ns, finished=count == head.tokens))
+            out.append(
+                Emission(
+                    key=head.key, tokens=fresh, at_ns=at_ns, finished=count == head.tokens, started_ns=head.start_ns
+                )
+            )
             if count < head.tokens:
                 break
             self._queue.popleft()

@@ -41,7 +41,9 @@ class Emission:
     tokens: int
     at_ns: int
     finished: bool
+    started_ns: int  # when the job was first scheduled
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    preemptions: int = 0  # of this job so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Gauges:
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    passes: Mapping[int, int] = field(default_factory=dict)  # tokens computed in a pass -> how many passes
     settings: Mapping[str, str] = field(default_factory=dict)  # labels of cache_config_info, constant
 
 

@@ -8,6 +8,7 @@ refused with the file and the key.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -16,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from loadgen.emulator.fcfs import FcfsModel, ServiceMix
 from loadgen.emulator.model import Model
+from loadgen.emulator.service import WeibullService
 from loadgen.errors import UsageError
 
 _SHIPPED = resources.files("loadgen.emulator").joinpath("profiles")
 
-__all__ = ["FcfsProfile", "Profile", "ServerLimits", "load_profile", "profile_names"]
+__all__ = ["FcfsProfile", "Profile", "ServerLimits", "load_profile", "parse_profile", "profile_names", "read_profile"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -30,22 +32,32 @@ class _Strict(BaseModel):
 
 
 class ServerLimits(_Strict):
-    """What the HTTP face needs to know of the pretended model."""
+    """What the HTTP face needs to know of the pretended model, and vLLM's options that concern it, by their names."""
 
     max_model_len: int = Field(default=32768, ge=2)
-    vocab_size: int = Field(default=32000, ge=256)
+    vocab_size: int = Field(default=32000, ge=2048, le=1_000_000)
     eos_mean_tokens: float = Field(default=64.0, ge=1, allow_inf_nan=False)
+    stream_interval: int = Field(default=1, ge=1)  # tokens merged into one event
+    enable_prompt_tokens_details: bool = False  # usage tells what of the prompt was cached
 
 
 class Service(_Strict):
-    """A discrete mixture of service times."""
+    """Service times: a discrete mixture (`times_ms`, `shares`), or a Weibull law (`mean_ms`, `weibull_shape`)."""
 
-    times_ms: tuple[Positive, ...] = Field(min_length=1)
-    shares: tuple[Positive, ...] = Field(min_length=1)
+    times_ms: tuple[Positive, ...] = ()
+    shares: tuple[Positive, ...] = ()
+    mean_ms: Positive | None = None
+    weibull_shape: Annotated[float, Field(ge=0.1, le=10)] | None = None  # 1: exponential
     seed: int = Field(default=0, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _match(self) -> Self:
+        if (self.mean_ms is None) != (self.weibull_shape is None):
+            raise ValueError("mean_ms and weibull_shape go together")
+        if (self.mean_ms is None) == (not self.times_ms and not self.shares):
+            raise ValueError("give either times_ms and shares, or mean_ms and weibull_shape")
+        if self.mean_ms is not None:
+            return self
         if len(self.times_ms) != len(self.shares):
             raise ValueError("times_ms and shares must have the same number of entries")
         if abs(sum(self.shares) - 1) > 1e-9:
@@ -67,16 +79,17 @@ class Profile(_Strict):
 
 
 class FcfsProfile(Profile):
-    """The single-server queue with a mixture of service times."""
+    """The single-server queue."""
 
     kind: Literal["fcfs"]
     service: Service
 
-    def mix(self) -> ServiceMix:
+    def mix(self) -> ServiceMix | WeibullService:
         """The service distribution in nanoseconds."""
-        return ServiceMix(
-            times_ns=tuple(round(time_ms * 1e6) for time_ms in self.service.times_ms), shares=self.service.shares
-        )
+        service = self.service
+        if service.mean_ms is not None and service.weibull_shape is not None:
+            return WeibullService(mean_ns=service.mean_ms * 1e6, shape=service.weibull_shape)
+        return ServiceMix(times_ns=tuple(round(time_ms * 1e6) for time_ms in service.times_ms), shares=service.shares)
 
     def build(self) -> Model:
         """An empty queue."""
@@ -96,8 +109,17 @@ def profile_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def load_profile(name: str) -> Profile:
-    """The profile of that name, or of the file at that path (it ends in .toml or has a slash). Raises `UsageError`."""
+def load_profile(name: str, settings: Sequence[str] = ()) -> Profile:
+    """The profile of that name, or of the file at that path (it ends in .toml or has a slash). Raises `UsageError`.
+
+    Each of `settings` is `key=value` with a dotted key of the file and a value as TOML writes it (a word needs no
+    quotes); it takes the place of the file's, and the description says so.
+    """
+    return parse_profile(*read_profile(name, settings))
+
+
+def read_profile(name: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """The raw tables of a profile file with `settings` put in, and the file's name for messages."""
     if name.endswith(".toml") or "/" in name:
         where = name
         try:
@@ -112,9 +134,38 @@ def load_profile(name: str) -> Profile:
         known = ", ".join(profile_names())
         raise UsageError(f"unknown emulator profile {name!r}; there are {known}, or give the path of a .toml file")
     try:
-        return _parse(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"emulator profile {where}: {error}") from None
+    for setting in settings:
+        _put(raw, setting)
+    if settings and isinstance(raw.get("description"), str):
+        raw["description"] += f" [with {', '.join(settings)}]"
+    return raw, where
+
+
+def parse_profile(raw: dict[str, Any], where: str) -> Profile:
+    """A profile from raw tables. Raises `UsageError` naming `where` and the key."""
+    try:
+        return _parse(raw)
+    except ValueError as error:
         raise UsageError(f"emulator profile {where}: {_first_line(error)}") from None
+
+
+def _put(raw: dict[str, Any], setting: str) -> None:
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise UsageError(f"--set {setting}: write it as key=value, such as --set scheduler.max_num_seqs=4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for name in path[:-1]:
+        raw = raw.setdefault(name, {})
+        if not isinstance(raw, dict):
+            raise UsageError(f"--set {setting}: {name} is no section of the profile")
+    raw[path[-1]] = value
 
 
 def _parse(raw: dict[str, Any]) -> Profile:
@@ -132,6 +183,8 @@ def _first_line(error: Exception) -> str:
         return str(error)
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
+    if not key:  # said of several sections at once: the message names the key
+        return first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         return f"unknown key {key}"
     return f"key {key}: {first['msg'].removeprefix('Value error, ')}"

@@ -1,12 +1,13 @@
 """Reading a request as vLLM's OpenAI server does: what it accepts, what it refuses, and in which words.
 
-Text is tokenised by bytes: token id b for byte b. A chat's prompt is `<|role|>` and the content of each message, one
-after the other, so that it ends in the last message's own text.
+A chat's prompt is `<|role|>` and the content of each message, one after the other, so that it ends in the last
+message's own text.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -16,8 +17,9 @@ import numpy.typing as npt
 import orjson
 
 from loadgen.emulator.profiles import ServerLimits
+from loadgen.emulator.vocabulary import encode
 
-__all__ = ["ApiError", "GenerateRequest", "read_request"]
+__all__ = ["ApiError", "GenerateRequest", "read_detokenize", "read_request", "read_tokenize"]
 
 DEFAULT_COMPLETION_TOKENS: Final = 16  # OpenAI's, and vLLM's, default of max_tokens in /v1/completions
 Endpoint = Literal["completions", "chat"]
@@ -51,12 +53,8 @@ class GenerateRequest:
 
 def read_request(endpoint: Endpoint, body: bytes, model: str, limits: ServerLimits) -> GenerateRequest:
     """Parse and check a body. Raises `ApiError`."""
-    raw = _parse(body)
-    if raw.get("model", model) != model:
-        raise ApiError(
-            404, f"The model `{raw['model']}` does not exist. Valid aliases: {model}.", "NotFoundError", "model"
-        )
-    prompt = _messages(raw) if endpoint == "chat" else _prompt(raw, limits)
+    raw = _parse(body, model)
+    prompt = _messages(raw, limits) if endpoint == "chat" else _prompt(raw, limits)
     _check_length(prompt, limits)
     options = _stream_options(raw)
     room = limits.max_model_len - len(prompt)
@@ -88,6 +86,29 @@ def read_request(endpoint: Endpoint, body: bytes, model: str, limits: ServerLimi
     )
 
 
+def read_tokenize(body: bytes, model: str, limits: ServerLimits) -> tuple[list[int], bool]:
+    """The ids of a text or a chat, and whether their texts are wanted too. Raises `ApiError`."""
+    raw = _parse(body, model)
+    if "messages" in raw:
+        ids = _messages(raw, limits)
+    elif isinstance(raw.get("prompt"), str):
+        ids = encode(raw["prompt"], limits.vocab_size)
+    else:
+        raise _invalid("missing", "body.prompt", "Field required", f"<dict of {len(raw)} items>")
+    return ids.tolist(), bool(raw.get("return_token_strs"))
+
+
+def read_detokenize(body: bytes, model: str, limits: ServerLimits) -> list[int]:
+    """The ids whose text is asked for. Raises `ApiError`."""
+    raw = _parse(body, model)
+    if raw.get("tokens") == []:
+        return []
+    if not isinstance(raw.get("tokens"), list):
+        raise _invalid("missing", "body.tokens", "Field required", f"<dict of {len(raw)} items>")
+    ids: list[int] = _ids(raw["tokens"], "tokens", limits).tolist()
+    return ids
+
+
 def _bad(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, message, "BadRequestError", param)
 
@@ -98,7 +119,7 @@ def _invalid(kind: str, where: str, message: str, given: str, more: Mapping[str,
     return ApiError(400, f"1 validation error:\n  {entry}", "Bad Request", where)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def _parse(body: bytes, model: str) -> dict[str, Any]:
     if not body:
         raise _invalid("missing", "body", "Field required", "None")
     try:
@@ -110,6 +131,9 @@ def _parse(body: bytes) -> dict[str, Any]:
     if not isinstance(raw, dict):
         text = "Input should be a valid dictionary or object to extract fields from"
         raise _invalid("model_attributes_type", "body", text, _given(raw))
+    if raw.get("model", model) != model:
+        text = f"The model `{raw['model']}` does not exist. Valid aliases: {model}."
+        raise ApiError(404, text, "NotFoundError", "model")
     return raw
 
 
@@ -161,35 +185,33 @@ def _stream_options(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def _bytes_as_ids(text: str) -> npt.NDArray[np.int64]:
-    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.int64)
-
-
 def _prompt(raw: Mapping[str, Any], limits: ServerLimits) -> npt.NDArray[np.int64]:
     prompt = raw.get("prompt")
     if prompt is None or prompt == "":
         raise _bad("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
     if isinstance(prompt, str):
-        return _bytes_as_ids(prompt)
+        return encode(prompt, limits.vocab_size)
     if prompt == []:
         raise _bad("You must pass at least one prompt")
     if not isinstance(prompt, list):
         raise _invalid("list_type", "body.prompt", "Input should be a valid list", _given(prompt))
     if isinstance(prompt[0], str | list):
         raise _bad("the emulator serves one prompt a request: send a batch as requests of its own", "prompt")
+    return _ids(prompt, "prompt", limits)
+
+
+def _ids(given: list[Any], key: str, limits: ServerLimits) -> npt.NDArray[np.int64]:
     try:
-        ids = np.array(prompt)
-    except (ValueError, OverflowError):
-        ids = np.array(None)
-    if ids.dtype.kind not in "iu":
-        raise _invalid("int_type", "body.prompt.0", "Input should be a valid integer", _given(prompt))
-    outside = (ids < 0) | (ids >= limits.vocab_size)
-    if outside.any():
+        ids = np.frombuffer(array("q", given), dtype=np.int64)  # a third of the time of np.array
+    except (TypeError, OverflowError):
+        raise _invalid("int_type", f"body.{key}.0", "Input should be a valid integer", _given(given)) from None
+    if ids.min() < 0 or ids.max() >= limits.vocab_size:
+        outside = (ids < 0) | (ids >= limits.vocab_size)
         raise _bad(f"Token id {ids[outside.argmax()]} is out of vocabulary")
-    return ids.astype(np.int64, copy=False)
+    return ids
 
 
-def _messages(raw: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+def _messages(raw: Mapping[str, Any], limits: ServerLimits) -> npt.NDArray[np.int64]:
     messages = raw.get("messages")
     if messages is None:
         raise _invalid("missing", "body.messages", "Field required", f"<dict of {len(raw)} items>")
@@ -197,7 +219,8 @@ def _messages(raw: Mapping[str, Any]) -> npt.NDArray[np.int64]:
         raise _invalid("list_type", "body.messages", "Input should be a valid list", _given(messages))
     if not messages:
         raise _bad("You must pass at least one message", "messages")
-    return _bytes_as_ids("".join(f"<|{message.get('role')}|>{_content(message)}" for message in messages))
+    text = "".join(f"<|{message.get('role')}|>{_content(message)}" for message in messages)
+    return encode(text, limits.vocab_size)
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -49,9 +49,12 @@ class _Server(uvicorn.Server):
 
 
 def serve(profile: str, *, host: str = "127.0.0.1", port: int = 0, truth_log: Path | None = None,
-          watch_stdin: bool = False) -> None:  # fmt: skip
-    """Serve a profile until a signal; port 0 takes a free one. Raises `UsageError`."""
-    loaded = load_profile(profile)
+          watch_stdin: bool = False, settings: Sequence[str] = ()) -> None:  # fmt: skip
+    """Serve a profile (with `settings` in it, see `load_profile`) until a signal; port 0 takes a free one.
+
+    Raises `UsageError`.
+    """
+    loaded = load_profile(profile, settings)
     listener = _bind(host, port)
     truth = _open_truth(truth_log)
     app = EmulatorApp(loaded, truth=truth)
@@ -79,10 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to bind; loopback unless told otherwise")
     parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one")
     parser.add_argument("--truth-log", type=Path, help="write when each request arrived and was answered, JSON lines")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the profile")
     parser.add_argument("--watch-stdin", action="store_true", help="stop when standard input ends")
     args = parser.parse_args(argv)
     try:
-        serve(args.profile, host=args.host, port=args.port, truth_log=args.truth_log, watch_stdin=args.watch_stdin)
+        serve(
+            args.profile, host=args.host, port=args.port, truth_log=args.truth_log, watch_stdin=args.watch_stdin,
+            settings=args.set,
+        )  # fmt: skip
     except LoadgenError as error:
         print(f"emulator: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code

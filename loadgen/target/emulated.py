@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +42,19 @@ class Emulated:
 
 
 @asynccontextmanager
-async def launch(profile: str = "fcfs", *, truth_log: Path | None = None) -> AsyncIterator[Emulated]:
-    """Run the emulator while the context is open.
+async def launch(
+    profile: str = "fcfs", *, truth_log: Path | None = None, settings: Sequence[str] = ()
+) -> AsyncIterator[Emulated]:
+    """Run the emulator while the context is open; `settings` replace keys of the profile, see `load_profile`.
 
     Raises `UsageError` for a profile that cannot be used and `TargetUnreachable` if the process does not get ready.
     """
-    description = load_profile(profile).description
+    description = load_profile(profile, settings).description
     command = [sys.executable, "-m", "loadgen.emulator", "--profile", profile, "--watch-stdin"]
     if truth_log is not None:
         command += ["--truth-log", str(truth_log)]
+    for setting in settings:
+        command += ["--set", setting]
     with tempfile.TemporaryFile() as stderr:
         process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
         try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.emulator.fcfs import FcfsModel, ServiceMix, token_ns
 from loadgen.emulator.model import Emission, Job
 from loadgen.emulator.profiles import FcfsProfile, load_profile
-from loadgen.emulator.service import TAIL_IDS, hash_uniform, prompt_uniform
+from loadgen.emulator.service import TAIL_IDS, hash_uniform, prompt_tail, prompt_uniform
 
 MIX = ServiceMix(times_ns=(20_000_000, 180_000_000), shares=(0.8, 0.2))
 
@@ -92,6 +92,12 @@ def test_services_have_the_shares_of_the_mixture_and_follow_the_prompt() -> None
     assert services.tolist() == [MIX.time_ns(uniform) for uniform in uniforms.tolist()]
     other = MIX.quantile_ns(hash_uniform(tails, 1))
     assert 0.28 < np.mean(services != other) < 0.36  # 2 · 0.8 · 0.2 = 0.32
+
+
+@given(tail=st.lists(st.integers(0, 2**62), min_size=4, max_size=4), seed=st.integers(0, 2**63 - 1))
+def test_one_prompts_uniform_is_the_columns_to_the_last_bit(tail: list[int], seed: int) -> None:
+    column = hash_uniform(np.array([prompt_tail(tail)], dtype=np.int64), seed)
+    assert prompt_uniform(tail, seed) == prompt_uniform(np.array(tail), seed) == column[0]
 
 
 def test_the_fast_profile_is_the_queue_compressed_ten_times() -> None:

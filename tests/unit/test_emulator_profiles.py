@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.emulator.profiles import load_profile, profile_names
+from loadgen.emulator.profiles import FcfsProfile, load_profile, profile_names
 from loadgen.errors import UsageError
 
 GOOD = """
@@ -67,3 +67,29 @@ def test_an_unknown_name_lists_the_known_and_a_missing_file_says_so(tmp_path: Pa
     (tmp_path / "latin.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="it is not UTF-8 text"):
         load_profile(str(tmp_path / "latin.toml"))
+
+
+def test_settings_take_the_place_of_the_files_and_are_told() -> None:
+    profile = load_profile("fcfs", ["service.times_ms=[1.0, 5]", "server.stream_interval = 4", "description=mine"])
+    assert isinstance(profile, FcfsProfile)
+    assert profile.service.times_ms == (1.0, 5.0)
+    assert profile.server.stream_interval == 4
+    assert profile.description.startswith("mine [with service.times_ms=[1.0, 5], ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("stream_interval", "--set stream_interval: write it as key=value"),
+        (".x=1", "write it as key=value"),
+        ("server.speed=3", "emulator profile fcfs.toml: unknown key server.speed"),
+        ("server.stream_interval=0", "key server.stream_interval: Input should be greater than or equal to 1"),
+        ("kind.x=3", "--set kind.x=3: kind is no section of the profile"),
+        ("description.x=3", "description is no section of the profile"),
+    ],
+)
+def test_a_bad_setting_is_one_line(setting: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_profile("fcfs", [setting])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

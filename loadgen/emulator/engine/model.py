@@ -9,8 +9,10 @@ the engine at its end. Prompts become chains of block hashes that start from the
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from loadgen.emulator.engine.core import Engine, EngineFull, Sequence, Step
 from loadgen.emulator.engine.kv import Chain
@@ -26,6 +28,9 @@ class _Replica:
     began_ps: int = 0
     step: Step | None = None
     producing: dict[Sequence, None] = field(default_factory=dict)  # one token each when a pass ends
+    started_ns: dict[int, int] = field(default_factory=dict)  # by key, of those admitted
+    unstarted: dict[Sequence, None] = field(default_factory=dict)
+    passes: Counter[int] = field(default_factory=Counter)  # by the tokens computed in them
     leaving: list[Sequence] = field(default_factory=list)
 
     @property
@@ -38,6 +43,11 @@ class _Replica:
         step = self.engine.step()
         for sequence in step.preempted:
             self.producing.pop(sequence, None)
+        # first come first served, whoever was added after one that waits does wait
+        pick = takewhile if self.engine.limits.policy == "fcfs" else filter
+        for sequence in list(pick(_admitted, self.unstarted)):
+            del self.unstarted[sequence]
+            self.started_ns[sequence.key] = now_ps // PS_PER_NS
         self.began_ps, self.step = now_ps, step if step.steps else None
 
     def end(self) -> list[Emission]:
@@ -51,20 +61,33 @@ class _Replica:
                 tokens=1,
                 at_ns=ends_ps // PS_PER_NS,
                 finished=sequence in finished,
-                cached_tokens=max(sequence.cached_tokens, 0),
+                started_ns=self.started_ns[sequence.key],
+                cached_tokens=sequence.cached_tokens,
+                preemptions=sequence.preemptions,
             )
             for sequence in (*self.producing, *step.first)
             if sequence not in gone
         ]
+        self.passes[step.tokens] += 1
         self.producing.update(dict.fromkeys(step.first))
         for sequence in step.finished:
-            del self.producing[sequence]
+            del self.producing[sequence], self.started_ns[sequence.key]
         for sequence in self.leaving:
-            self.engine.cancel(sequence)
-            self.producing.pop(sequence, None)
+            self.drop(sequence)
         self.leaving.clear()
         self.begin(ends_ps)
         return told
+
+    def drop(self, sequence: Sequence) -> None:
+        """Its client left: nothing of it stays."""
+        self.engine.cancel(sequence)
+        self.producing.pop(sequence, None)
+        self.unstarted.pop(sequence, None)
+        self.started_ns.pop(sequence.key, None)
+
+
+def _admitted(sequence: Sequence) -> bool:
+    return sequence.cached_tokens >= 0
 
 
 class BatchingModel:
@@ -91,6 +114,7 @@ class BatchingModel:
         except EngineFull:
             raise Busy from None
         self._jobs[job.key] = replica, sequence
+        replica.unstarted[sequence] = None
         if replica.step is None:
             replica.begin(now_ns * PS_PER_NS)
 
@@ -100,7 +124,7 @@ class BatchingModel:
         if known is not None:
             replica, sequence = known
             if replica.step is None:
-                replica.engine.cancel(sequence)
+                replica.drop(sequence)
             else:
                 replica.leaving.append(sequence)
 
@@ -131,6 +155,7 @@ class BatchingModel:
             prefix_queried_tokens=sum(engine.queried_tokens for engine in engines),
             prefix_hit_tokens=sum(engine.hit_tokens for engine in engines),
             preemptions=sum(engine.preemptions for engine in engines),
+            passes=sum((replica.passes for replica in self._replicas), Counter()),
             settings={
                 "enable_prefix_caching": str(limits.prefix_caching),
                 "block_size": str(limits.block_size),

@@ -51,7 +51,7 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions, *, event
     """Serve `plan` by `profile`'s server in virtual time, under the rules of `options`.
 
     `events=False` leaves the event table empty (a row a token is most of the work). Raises `UsageError` for a prompt
-    the server's context cannot hold, and for a closed loop.
+    the server's context cannot hold, for a closed loop, and for a cap in front of replicas.
     """
     if options.closed is not None:
         raise UsageError("a closed loop has no virtual time: use --target emulator")
@@ -84,6 +84,8 @@ def _serve(
         service_ns = profile.mix().quantile_ns(hash_uniform(tails, profile.service.seed))
         return fcfs_trace(plan.schedule.at_ns, service_ns, output, timeout_ns=timeout_ns, cap=cap)
     if isinstance(profile, BatchingProfile):
+        if cap is not None and profile.parallel.replicas > 1:
+            raise UsageError("a concurrency cap in front of replicas has no virtual time: use --target emulator")
         return profile.serve(plan, output, timeout_ns=timeout_ns, until=until, cap=cap)
     raise UsageError(f"profiles of kind {profile.kind} have no virtual time")
 

@@ -184,9 +184,11 @@ def test_an_output_cut_at_the_context_is_short() -> None:
         run(make([0], window=(0, 10, 10), tokens=(32_768, 1)))
 
 
-def test_a_closed_loop_has_no_virtual_time() -> None:
+def test_what_has_no_virtual_time_is_refused() -> None:
     with pytest.raises(UsageError, match="closed loop"):
         run(make([0], window=(0, 10, 10)), closed=4)
+    with pytest.raises(UsageError, match="cap in front of replicas"):
+        run(make([0], window=(0, 10, 10)), "llama70b-replicas", max_concurrency=2)
 
 
 def test_a_full_queue_is_refused_with_503() -> None:

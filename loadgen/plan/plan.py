@@ -19,9 +19,10 @@ from loadgen.plan.bodies import check_format
 from loadgen.plan.lengths import DrawnLengths, Lengths
 from loadgen.plan.prompts import CONTENT_VERSION
 from loadgen.plan.seeds import side_root, stream
-from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
+from loadgen.plan.types import Int64s, RequestFormat, RunPlan, Schedule, Window
+from traces.trace import BlockHashes
 
-__all__ = ["make_plan", "metadata", "workload_hash"]
+__all__ = ["content_seed_of", "make_plan", "metadata", "workload_hash"]
 
 
 def make_plan(
@@ -63,8 +64,7 @@ def make_plan(
     else:
         schedule = schedule_horizon(arrivals, rate, window.horizon_ns, stream(arrival_root, "arrivals"))
     drawn = lengths.draw(stream(workload_root, "lengths"), len(schedule))
-    extra = "" if content_key is None else f"rate={float(content_key[0])!r} attempt={content_key[1]}"
-    content_seed = int(stream(workload_root, "content", extra=extra).integers(2**63))
+    content_seed = content_seed_of(workload_root, content_key)
     for column in (drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group):
         column.flags.writeable = False
     return RunPlan(
@@ -84,15 +84,37 @@ def make_plan(
     )
 
 
-def workload_hash(drawn: DrawnLengths, content_seed: int, form: RequestFormat) -> str:
+def content_seed_of(root: int, content_key: tuple[float, int] | None) -> int:
+    """The seed of all content of a run, from its workload root and, where that must differ, (rate, attempt)."""
+    extra = "" if content_key is None else f"rate={float(content_key[0])!r} attempt={content_key[1]}"
+    return int(stream(root, "content", extra=extra).integers(2**63))
+
+
+def workload_hash(
+    drawn: DrawnLengths,
+    content_seed: int,
+    form: RequestFormat,
+    *,
+    blocks: BlockHashes | None = None,
+    parent: Int64s | None = None,
+) -> str:
     """SHA-256 of what decides all bytes of all requests but the slot's: columns, content seed, format, content version.
 
     Bodies are a pure function of these, so hashing them instead would add nothing but hours. `model`, `cache_salt` and
-    API extras are outside (method, section 4).
+    API extras are outside (method, section 4). The turns of recorded sessions belong to it: they may decide who waits.
     """
-    header = {"content_version": CONTENT_VERSION, "content_seed": content_seed, "format": asdict(form)}
+    header: dict[str, Any] = {
+        "content_version": CONTENT_VERSION, "content_seed": content_seed, "format": asdict(form),
+    }  # fmt: skip
+    columns = [drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group]
+    if blocks is not None:
+        header["block_tokens"] = blocks.block_tokens
+        columns += [blocks.starts, blocks.ids]
+    if parent is not None:
+        header["turns"] = True
+        columns.append(parent)
     digest = hashlib.sha256(orjson.dumps(header, option=orjson.OPT_SORT_KEYS))
-    for column in (drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group):
+    for column in columns:
         digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
     return digest.hexdigest()
 
@@ -111,5 +133,6 @@ def metadata(plan: RunPlan) -> dict[str, Any]:
         "content_version": CONTENT_VERSION,
         "window": asdict(plan.window),
         "format": asdict(plan.format),
+        "origin": plan.origin,
         "numpy": np.__version__,
     }

@@ -5,6 +5,10 @@ Flood, 2014): the request's key is a hash of seed and index, and its tokens are 
 started at that key. So any worker makes any request, in any order, and gets the same bytes. A shared prefix is keyed by
 its group in place of the request, so a shorter prefix of a group is the beginning of a longer one.
 
+A recorded prompt is made of blocks, each keyed by its id and the content seed; the position counts from the block's
+start. So equal ids give equal tokens wherever they stand, a partial block is the beginning of a
+longer one of the same id, and under another content seed no block is like any of these.
+
 Prompts differ from their first own token on. Two requests agree in a whole block of 16 ids of a range of 3,000 with
 odds of 3000^-16, which no run ever sees.
 """
@@ -17,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.plan.types import Int64s, RunPlan
+from traces.trace import BlockHashes
 
 __all__ = ["CONTENT_VERSION", "WORDS", "Prompts"]
 
@@ -26,7 +31,7 @@ _MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_OWN, _SHARED = 0x6F776E, 0x736861726564  # keep a request's key and a group's apart
+_OWN, _SHARED, _BLOCK = 0x6F776E, 0x736861726564, 0x626C6F636B  # keep the keys of requests, groups and blocks apart
 
 Uint64s = npt.NDArray[np.uint64]
 
@@ -82,7 +87,11 @@ class Prompts:
         self._plan = plan
         self._own = _keys(plan.content_seed, np.arange(len(plan)), _OWN)
         self._shared = _keys(plan.content_seed, plan.prefix_group, _SHARED)
+        self._blocks = plan.blocks
         longest = int(plan.input_tokens.max(initial=0))
+        if plan.blocks is not None:
+            longest = max(longest, plan.blocks.block_tokens)
+            self._block_keys = _keys(plan.content_seed, plan.blocks.ids, _BLOCK)
         self._counters = np.arange(1, longest + 1, dtype=np.uint64) * np.uint64(_GAMMA)  # (j + 1)·γ for every request
 
     def ids(self, index: int) -> Uint64s:
@@ -91,9 +100,12 @@ class Prompts:
         return self._row(index, low, high - low)
 
     def words(self, index: int) -> tuple[str, str]:
-        """Shared prefix and own text of request `index`, as many words as tokens: about one token a word."""
+        """Shared prefix and own text of request `index`, as many words as tokens: about one token a word.
+
+        A recorded prompt is one text: what it shares with others differs from request to request.
+        """
         words = [WORDS[i] for i in self._row(index, 0, len(WORDS)).tolist()]
-        shared = int(self._plan.prefix_tokens[index])
+        shared = int(self._plan.prefix_tokens[index]) if self._blocks is None else 0
         return " ".join(words[:shared]), " ".join(words[shared:])
 
     def tail_ids(self, count: int) -> Int64s:
@@ -104,14 +116,30 @@ class Prompts:
         plan = self._plan
         low, high = plan.format.token_ids
         position = plan.input_tokens[:, None] - count + np.arange(count)
-        own = position >= plan.prefix_tokens[:, None]
-        counter = np.where(own, position - plan.prefix_tokens[:, None], position) + 1
-        keys = np.where(own, self._own[:, None], self._shared[:, None])
+        shared, first = self._shared_part()
+        own = position >= shared[:, None]
+        counter = np.where(own, position - shared[:, None], position) + 1
+        if self._blocks is None:
+            keys = np.where(own, self._own[:, None], self._shared[:, None])
+        else:
+            number, within = np.divmod(np.maximum(position, 0), self._blocks.block_tokens)
+            counter = np.where(own, counter, within + 1)
+            place = np.minimum(first[:, None] + number, max(self._block_keys.size - 1, 0))
+            keys = np.where(own, self._own[:, None], self._block_keys[place] if self._block_keys.size else 0)
         ids = _scaled(_mix(counter.astype(np.uint64) * np.uint64(_GAMMA) + keys), low, high - low).astype(np.int64)
         ids[position < 0] = 0
         return ids
 
+    def _shared_part(self) -> tuple[Int64s, Int64s]:
+        """How many tokens of each prompt are not its own, and the place of its first block key, both of shape (n,)."""
+        if self._blocks is None:
+            return self._plan.prefix_tokens, self._plan.prefix_group
+        covered = np.minimum(self._blocks.counts * self._blocks.block_tokens, self._plan.input_tokens)
+        return covered, self._blocks.starts[:-1]
+
     def _row(self, index: int, low: int, width: int) -> Uint64s:
+        if self._blocks is not None:
+            return self._recorded_row(self._blocks, index, low, width)
         shared = int(self._plan.prefix_tokens[index])
         count = int(self._plan.input_tokens[index]) - shared
         own = _scaled(_mix(self._counters[:count] + self._own[index : index + 1]), low, width)
@@ -119,3 +147,10 @@ class Prompts:
             return own
         prefix = _scaled(_mix(self._counters[:shared] + self._shared[index : index + 1]), low, width)
         return np.concatenate((prefix, own))
+
+    def _recorded_row(self, blocks: BlockHashes, index: int, low: int, width: int) -> Uint64s:
+        total, size = int(self._plan.input_tokens[index]), blocks.block_tokens
+        keys = self._block_keys[blocks.starts[index] : blocks.starts[index + 1]]
+        state = (self._counters[:size] + keys[:, None]).ravel()[:total]
+        own = self._counters[: total - state.size] + self._own[index : index + 1]
+        return _scaled(_mix(np.concatenate((state, own))), low, width)

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from traces.trace import BlockHashes
+
 __all__ = ["Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
 
 Int64s = npt.NDArray[np.int64]
@@ -69,7 +71,12 @@ class RequestFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunPlan:
-    """One run, decided whole before t0. Columns have shape (n,), one entry per scheduled request."""
+    """One run, decided whole before t0. Columns have shape (n,), one entry per scheduled request.
+
+    With `blocks` (a recorded workload) prompts are made of these: the same id gives the same tokens under one content
+    seed, and what lies behind a request's last block is its own. `prefix_tokens` then says how much of each prompt
+    earlier requests of the plan had, and `prefix_group` is -1 throughout.
+    """
 
     schedule: Schedule
     input_tokens: Int64s
@@ -84,6 +91,9 @@ class RunPlan:
     workload_sha256: str
     arrival_root: int = -1  # what the two sides' streams come from: root_seed, unless overridden; -1: not said
     workload_root: int = -1
+    blocks: BlockHashes | None = None
+    parent: Int64s | None = None  # of recorded sessions: place of the previous turn, an earlier one; -1: none
+    origin: str = ""  # how a recorded schedule came about, in words
 
     def __len__(self) -> int:
         return len(self.schedule)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from analysis.tp.cost import Fabric, Shape, split_refusal
@@ -215,6 +216,7 @@ class BatchingProfile(Profile):
                     output_tokens=output_tokens[replica::replicas],
                     prefix_tokens=plan.prefix_tokens[replica::replicas],
                     prefix_group=plan.prefix_group[replica::replicas],
+                    blocks=None if plan.blocks is None else plan.blocks.take(np.arange(replica, len(plan), replicas)),
                 ),
                 limits=self.limits(),
                 cost=self.cost(),

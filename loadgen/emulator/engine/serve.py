@@ -10,15 +10,20 @@ from loadgen.emulator.cost import StepCost
 from loadgen.emulator.engine import fast
 from loadgen.emulator.engine.core import Engine, Limits, Sequence
 from loadgen.emulator.engine.drive import Drive
+from loadgen.emulator.engine.kv import Chain
 from loadgen.emulator.engine.noise import StepNoise
 from loadgen.emulator.engine.trace import PS_PER_NS, Int64s, PassLog, Trace
+from traces.trace import BlockHashes
 
 __all__ = ["Arrivals", "serve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrivals:
-    """What reaches the server, columns of shape (n,): instants (sorted), lengths, shared prefixes (group -1: none)."""
+    """What reaches the server, columns of shape (n,): instants (sorted), lengths, shared prefixes (group -1: none).
+
+    `blocks`: the recorded blocks that prompts begin with, in place of prefix groups.
+    """
 
     at_ns: Int64s
     input_tokens: Int64s
@@ -26,6 +31,7 @@ class Arrivals:
     prefix_tokens: Int64s
     prefix_group: Int64s
     priority: Int64s | None = None
+    blocks: BlockHashes | None = None
 
 
 def serve(
@@ -45,7 +51,7 @@ def serve(
     """
     total = len(arrivals.at_ns)
     longest = int((arrivals.input_tokens + arrivals.output_tokens).max(initial=1))
-    shared = bool((arrivals.prefix_tokens > 0).any())
+    shared = arrivals.blocks is not None or bool((arrivals.prefix_tokens > 0).any())
     exact = fast.applies(limits, longest_tokens=longest, requests=total, shared_prefixes=shared)
     if collapse and exact and cap is None and noise is None and arrivals.priority is None:
         return _fast(arrivals, limits, cost, timeout_ns, until)
@@ -91,13 +97,29 @@ def _general(arrivals: Arrivals, engine: Engine, timeout_ns: int, until: int, ca
 
     def make(request: int) -> Sequence:
         group, blocks = groups[request], prefixes[request] // size
-        chain = ((group, blocks),) if group >= 0 and blocks else ()
+        chain: Chain = ((group, blocks),) if group >= 0 and blocks else ()
+        if arrivals.blocks is not None:
+            ids = arrivals.blocks.of(request).tolist()
+            chain = _recorded_chain(ids, arrivals.blocks.block_tokens, inputs[request], size)
         return Sequence(request, inputs[request], outputs[request], chain, priorities[request])
 
     at_ps = (arrivals.at_ns * PS_PER_NS).tolist()
     drive = Drive(engine=engine, at_ps=at_ps, make=make, timeout_ps=timeout_ns * PS_PER_NS, cap=cap)
     drive.run(until)
     return _general_trace(drive)
+
+
+def _recorded_chain(ids: list[int], block_tokens: int, input_tokens: int, size: int) -> Chain:
+    """The prompt's full blocks of `size` tokens, named by the recorded blocks they lie in.
+
+    An id stands for its block and all before it, so a block of the server's that ends in it is known by the id and by
+    where in the prompt it ends.
+    """
+    full = min(len(ids) * block_tokens, input_tokens) // size
+    if block_tokens % size:
+        return tuple(((ids[((block + 1) * size - 1) // block_tokens], block), 1) for block in range(full))
+    each = block_tokens // size
+    return tuple((one, min(each, full - at)) for at, one in zip(range(0, full, each), ids, strict=False))
 
 
 def _general_trace(drive: Drive) -> Trace:

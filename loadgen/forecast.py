@@ -14,9 +14,9 @@ from loadgen.experiment import Setup
 from loadgen.plan.seeds import stream
 from loadgen.scenario import Scenario
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["BETWEEN_S", "Forecast", "forecast"]
 
-_BETWEEN_S = 1.0  # idle wait, identity and sealing between two runs
+BETWEEN_S = 1.0  # idle wait, identity and sealing between two runs
 _SAMPLE = 2000  # requests whose lengths are drawn for the mean
 
 
@@ -64,7 +64,7 @@ def forecast(setup: Setup) -> Forecast:
         warmup_s=scenario.warmup,
         window_s=window_s,
         confirm_window_s=window_s * defaults.CONFIRM_WINDOW_FACTOR,
-        between_s=_BETWEEN_S,
+        between_s=BETWEEN_S,
         tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
     )
     measured = f"{scenario.cohort} requests" if scenario.cohort is not None else format_duration(window_s)

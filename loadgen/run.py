@@ -31,7 +31,17 @@ from loadgen.scenario import Scenario
 from loadgen.send.api import LiveCounts, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.workload import Workload
 
-__all__ = ["Done", "Offering", "Runner", "criteria_of", "options_of", "warm_target", "warmup_note"]
+__all__ = [
+    "Done",
+    "Offering",
+    "Runner",
+    "criteria_of",
+    "options_of",
+    "plan_of",
+    "run_options",
+    "warm_target",
+    "warmup_note",
+]
 
 
 class Offering(Protocol):
@@ -112,6 +122,31 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
     )
 
 
+def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
+    """The plan of a run; a confirmation's window is twice as long."""
+    factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
+    key = (request.rate, request.attempt) if content_unpaired else None
+    cohort = None if workload.cohort is None else workload.cohort * factor
+    window = workload.window(warmup_s, factor)
+    return workload.plan(request.rate, request.seed, window, content_key=key, cohort=cohort)
+
+
+def run_options(
+    request: RunRequest, plan: RunPlan, scenario: Scenario, workload: Workload, *, early_fail: bool
+) -> SendOptions:
+    """How the load of a run is offered, which with `early_fail` may end once it cannot pass any more."""
+    options = options_of(scenario, workload)
+    if not early_fail or request.kind == "sentinel":
+        return options
+    at_ns = plan.schedule.at_ns
+    cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
+    return replace(
+        options,
+        early_fail_misses=misses_allowed(cohort, parse_share(scenario.attain)),
+        early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """A sealed run: its verdict, and what it took."""
@@ -145,7 +180,6 @@ class Runner:
         and `Aborted` when the user stopped it (what was measured stays in the run's journal).
         """
         plan = self.plan(request)
-        criteria = criteria_of(self.scenario, self.workload)
         label = self._label(request, plan)
         await self.offering.settle()
         before = dict(await self.offering.identity())
@@ -163,7 +197,7 @@ class Runner:
 
             output = await self.offering.offer(
                 plan,
-                self._options(request, plan, criteria),
+                run_options(request, plan, self.scenario, self.workload, early_fail=self.early_fail),
                 salt=self._salt(request),
                 sink=journal,
                 progress=tick,
@@ -172,7 +206,7 @@ class Runner:
         if self.stop.is_set():
             raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
         output.facts = await self._with_target_facts(output, before, moved)
-        verdict = judge_run(output.requests, output.facts, criteria)
+        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload))
         sent = len(output.requests)
         done = Done(
             verdict=verdict,
@@ -199,24 +233,9 @@ class Runner:
         return done
 
     def plan(self, request: RunRequest) -> RunPlan:
-        """The plan of a run; a confirmation's window is twice as long."""
-        factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
-        key = (request.rate, request.attempt) if self.offering.content_unpaired else None
-        window = self.workload.window(self.warmup_s, factor)
-        cohort = None if self.workload.cohort is None else self.workload.cohort * factor
-        return self.workload.plan(request.rate, request.seed, window, content_key=key, cohort=cohort)
-
-    def _options(self, request: RunRequest, plan: RunPlan, criteria: Criteria) -> SendOptions:
-        options = options_of(self.scenario, self.workload)
-        if not self.early_fail or request.kind == "sentinel":
-            return options
-        at_ns = plan.schedule.at_ns
-        cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
-        return replace(
-            options,
-            early_fail_misses=misses_allowed(cohort, criteria.attain),
-            early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
-        )
+        """The plan of a run."""
+        unpaired = self.offering.content_unpaired
+        return plan_of(request, self.workload, warmup_s=self.warmup_s, content_unpaired=unpaired)
 
     def _salt(self, request: RunRequest) -> str:
         variant = "/".join((self.variant, request.kind, str(request.block)))

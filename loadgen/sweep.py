@@ -7,17 +7,19 @@ is replaying the ledger into a new search and entering the same loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
-from analysis.search import Outcome, Search
+from analysis.search import Outcome, RunRequest, Search
 from analysis.units import format_duration
 from loadgen.errors import Aborted
 from loadgen.plan.types import RunPlan
-from loadgen.run import Done, Runner
+from loadgen.run import Done
 from loadgen.scenario import Scenario
 
-__all__ = ["Budget", "carry_out"]
+__all__ = ["Budget", "Carrier", "carry_out"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,11 +49,16 @@ class Budget:
             tokens=int(total("tokens")),
         )
 
-    def refusal(self, plan: RunPlan) -> str:
-        """Why this run would go beyond the budget; empty if it does not.
+    def refusal(self, plan: Callable[[], RunPlan]) -> str:
+        """Why the run of that plan would go beyond the budget; empty if it does not. Without a limit no plan is made.
 
         A run counts with its warm-up and window, not with the tail that it needs only where answers are late.
         """
+        if self.max_time_s is None and self.max_requests is None and self.max_tokens is None:
+            return ""
+        return self._beyond(plan())
+
+    def _beyond(self, plan: RunPlan) -> str:
         due = int(plan.schedule.at_ns.searchsorted(plan.window.end_ns))
         tokens = int(plan.input_tokens[:due].sum() + plan.output_tokens[:due].sum())
         run_s = plan.window.end_ns / 1e9
@@ -75,7 +82,19 @@ class Budget:
         self.tokens += done.tokens
 
 
-async def carry_out(search: Search, runner: Runner, budget: Budget) -> Outcome:
+class Carrier(Protocol):
+    """What carries runs out: `Runner` on a target, or a rehearsal in memory."""
+
+    def plan(self, request: RunRequest) -> RunPlan:
+        """The plan of a run."""
+        ...
+
+    async def execute(self, request: RunRequest) -> Done:
+        """Do the run."""
+        ...
+
+
+async def carry_out(search: Search, runner: Carrier, budget: Budget) -> Outcome:
     """Run until the search has an outcome; the bracket so far where the budget or the user ends it.
 
     Raises `TargetError` and `ResultsError` as `Runner.execute` does; all sealed runs stay in the ledger.
@@ -84,8 +103,7 @@ async def carry_out(search: Search, runner: Runner, budget: Budget) -> Outcome:
         asked = search.ask()
         if isinstance(asked, Outcome):
             return asked
-        plan = runner.plan(asked)
-        if refusal := budget.refusal(plan):
+        if refusal := budget.refusal(partial(runner.plan, asked)):
             return search.stop("BUDGET_EXHAUSTED", refusal)
         try:
             done = await runner.execute(asked)

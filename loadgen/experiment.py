@@ -24,7 +24,7 @@ from loadgen.scenario import Scenario, differences
 from loadgen.sweep import Budget, carry_out
 from loadgen.workload import Workload, search_spec, seed_book
 
-__all__ = ["Setup", "opened_runner", "prepare", "resumed_scenario", "sweep"]
+__all__ = ["Setup", "check_context", "opened_runner", "pinned", "prepare", "resumed_scenario", "sweep"]
 
 FORMAT = 1
 
@@ -51,7 +51,39 @@ def prepare(scenario: Scenario) -> Setup:
         raise ScenarioError(
             f"--require {scenario.require:g} is not among the rates to be tested, {low:g}..{high:g}: widen --rate"
         )
-    return Setup(scenario=scenario, workload=Workload.of(scenario), spec=spec, seeds=seed_book(scenario, spec))
+    if scenario.sessions == "dependent" or scenario.speed is not None:
+        raise ScenarioError(
+            "--sessions dependent and --speed belong to loadgen replay: turns that wait for answers are no open loop "
+            "and have no capacity, and here --rate sets the speed"
+        )
+    workload = Workload.of(scenario)
+    return Setup(scenario=pinned(scenario, workload), workload=workload, spec=spec, seeds=seed_book(scenario, spec))
+
+
+def pinned(scenario: Scenario, workload: Workload) -> Scenario:
+    """The scenario with the fingerprints of the files it reads, which its hash covers.
+
+    Raises `ScenarioError` where it has one and the file is another now.
+    """
+    read = {"trace_sha256": workload.trace_sha256, "lengths_sha256": workload.lengths_sha256}
+    for key, now in read.items():
+        asked = getattr(scenario, key)
+        if asked is not None and asked != now:
+            raise ScenarioError(
+                f"{key}: the file holds other requests than it did ({str(now)[:12]}, wanted {asked[:12]}): restore it, "
+                "or begin a new experiment without this key"
+            )
+    return scenario.model_copy(update=read)
+
+
+def check_context(workload: Workload, offering: Offering) -> None:
+    """Raises `ScenarioError` where a trace has requests that the target's context cannot hold."""
+    limit = offering.max_model_len
+    if limit is not None and workload.longest_tokens > limit:
+        raise ScenarioError(
+            f"the trace has requests of up to {workload.longest_tokens} tokens and {offering.label} takes {limit}: "
+            f"pass --max-model-len {limit} --on-invalid drop (or clip); loadgen trace describe says how many they are"
+        )
 
 
 def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
@@ -88,7 +120,10 @@ async def opened_runner(
     """
     if not resume:
         ExperimentStore.check_free(directory)
+    for line in setup.workload.notes:
+        progress.note(line)
     async with open_offering(setup.scenario, progress.note) as offering:
+        check_context(setup.workload, offering)
         experiment_id = read_json(directory / "experiment.json")["id"] if resume else secrets.token_hex(8)
         progress.note(f"{offering.label}: ready, model {offering.model}")
         # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
@@ -166,5 +201,5 @@ async def _manifest(
             "model": offering.model,
             "identity": dict(await offering.identity()),
         },
-        "notes": list(offering.notes),
+        "notes": [*offering.notes, *setup.workload.notes],
     }

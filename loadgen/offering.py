@@ -94,6 +94,11 @@ class LiveOffering:
         """See `Offering`."""
         return self.target.model
 
+    @property
+    def max_model_len(self) -> int | None:
+        """See `Offering`."""
+        return self.target.max_model_len
+
     async def settle(self) -> None:
         """Wait until nothing runs or waits, then make the cache cold where the policy is to reset it."""
         idle = await self.target.wait_idle()
@@ -159,6 +164,11 @@ class VirtualOffering:
     def model(self) -> str:
         """See `Offering`."""
         return "emulator"
+
+    @property
+    def max_model_len(self) -> int | None:
+        """See `Offering`."""
+        return self.profile.server.max_model_len
 
     async def settle(self) -> None:
         """Every simulated run begins idle and cold."""

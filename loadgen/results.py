@@ -73,6 +73,7 @@ def conditions(scenario: Scenario, workload: Workload, spec: SearchSpec, experim
         "warmup_s": experiment["warmup_s"],
         "width": float(parse_share(scenario.width)),
         "seeding": scenario.seeding,
+        "replicates": scenario.replicate_word,
         "arrivals": _arrivals(scenario),
         "workload": _workload(scenario, workload),
         "stop": scenario.stop,
@@ -126,6 +127,11 @@ def _buckets(directory: Path, lines: Sequence[dict[str, Any]], slo: Slo) -> list
 
 
 def _arrivals(scenario: Scenario) -> str:
+    if scenario.arrivals_file is not None:
+        kind, _, file = scenario.arrivals.partition(":")
+        what = {"trace": "recorded", "fit-gamma": "gamma, fitted to", "fit-mmpp": "Markov-modulated, fitted to"}[kind]
+        method = f", rate by {scenario.rate_method}" if kind == "trace" else ""
+        return f"{what} {Path(file).name}{method} (trace {(scenario.trace_sha256 or '')[:12]})"
     if scenario.arrivals != "gamma":
         return scenario.arrivals.capitalize() if scenario.arrivals == "poisson" else scenario.arrivals
     shape = f"CV {scenario.cv:g}" if scenario.cv is not None else f"burstiness {scenario.burstiness:g}"
@@ -133,8 +139,9 @@ def _arrivals(scenario: Scenario) -> str:
 
 
 def _workload(scenario: Scenario, workload: Workload) -> str:
-    lengths = f"lengths from {Path(scenario.lengths).name}" if scenario.lengths else f"{scenario.input} input tokens"
-    output = "" if scenario.lengths else f", {scenario.output} output tokens"
+    file = scenario.lengths or (scenario.arrivals if scenario.recorded else None)
+    lengths = f"lengths from {Path(file.removeprefix('trace:')).name}" if file else f"{scenario.input} input tokens"
+    output = "" if file else f", {scenario.output} output tokens"
     prefix = f", {scenario.shared_prefix} of them shared by groups" if scenario.shared_prefix else ""
     kind = "as token ids" if workload.format.prompt == "ids" else "as text"
     return f"{lengths} {kind}{prefix}{output}, {scenario.stop} stop"

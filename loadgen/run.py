@@ -63,6 +63,11 @@ class Offering(Protocol):
         ...
 
     @property
+    def max_model_len(self) -> int | None:
+        """Tokens that the target's context holds, where it says so."""
+        ...
+
+    @property
     def content_unpaired(self) -> bool:
         """Whether content must differ between rates, since the cache cannot be proved cold."""
         ...
@@ -128,7 +133,15 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
     key = (request.rate, request.attempt) if content_unpaired else None
     cohort = None if workload.cohort is None else workload.cohort * factor
     window = workload.window(warmup_s, factor)
-    return workload.plan(request.rate, request.seed, window, content_key=key, cohort=cohort)
+    return workload.plan(
+        request.rate,
+        request.seed,
+        window,
+        content_key=key,
+        cohort=cohort,
+        replicate=0 if request.kind == "sentinel" else request.replicate,
+        confirm=request.kind == "confirm",
+    )
 
 
 def run_options(
@@ -244,7 +257,7 @@ class Runner:
     def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
         what = {
             "sentinel": "sentinel",
-            "search": f"replicate {request.replicate + 1} of {self.scenario.runs}",
+            "search": f"{self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
             "confirm": f"confirmation {request.replicate + 1} of {self.scenario.confirmations}",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
@@ -282,6 +295,7 @@ async def warm_target(
     (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
     `Aborted`.
     """
+    workload = replace(workload, recorded=None)  # nothing that is measured is to be warm
     if workload.closed is not None:  # it has no rate of its own, and is not to be met by a burst
         workload, lowest_rate = replace(workload, closed=None), defaults.CLOSED_WARMUP_RATE
     cohort = max(1, min(defaults.WARMUP_REQUESTS, int(lowest_rate * defaults.WARMUP_MAX_S)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from analysis.units import parse_duration_s, parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
 
-__all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario"]
+__all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario", "parse_window_s"]
 
 
 def _seconds(value: object) -> float:
@@ -49,6 +50,17 @@ def _many(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def parse_window_s(text: str) -> tuple[float, float]:
+    """Start and end in seconds of `10m..40m`; `10m..` and `..40m` are open at one end. Raises `ValueError`."""
+    start, dots, end = text.partition("..")
+    if not dots or not (start.strip() or end.strip()):
+        raise ValueError(f"{text!r} is not a window of a trace; write START..END, such as 10m..40m, 10m.. or ..40m")
+    bounds = parse_duration_s(start) if start.strip() else 0.0, parse_duration_s(end) if end.strip() else math.inf
+    if not bounds[0] < bounds[1]:
+        raise ValueError(f"{text!r} is an empty window: its end must lie behind its start")
+    return bounds
+
+
 _AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT]
 SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT]
@@ -59,7 +71,9 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
 NOT_HASHED = frozenset(
     {"name", "require", "max_time", "max_requests", "max_tokens", "ready_timeout", "api_key_env", "api_key_file"}
 )
-_PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths")
+_PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
+_PROCESSES = ("poisson", "gamma", "constant")
+_OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
 
 
 class Scenario(BaseModel):
@@ -81,12 +95,28 @@ class Scenario(BaseModel):
     cache: Literal["salt", "reset", "keep"] = "salt"
     # the load
     rate: Text = "2..18"
-    arrivals: Literal["poisson", "gamma", "constant"] = "poisson"
+    arrivals: Text = "poisson"
     burstiness: Annotated[float, Field(gt=0, le=1e6)] | None = None
     cv: Annotated[float, Field(gt=0, le=1e3)] | None = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     closed: Annotated[int, Field(ge=1)] | None = None
     transport: Literal["wire", "httpx"] = "wire"
+    # a recorded load
+    format: str | None = None
+    map: str | None = None
+    unit: str | None = None
+    block_tokens: Annotated[int, Field(ge=1)] | None = None
+    on_invalid: Literal["error", "drop", "clip"] = "error"
+    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    trace_window: Text | None = None
+    speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    rate_method: Literal["time", "thin", "superpose"] = "time"
+    jitter_within_tick: bool = False
+    replicates: Literal["blocks", "repeats"] = "blocks"
+    sessions: Literal["timestamps", "dependent"] = "timestamps"
+    share_content: bool = False
+    trace_sha256: str | None = None  # of what is read from the file; filled in where it is not given
+    lengths_sha256: str | None = None
     # the requests
     endpoint: Literal["completions", "chat"] = "completions"
     prompt: Literal["ids", "text"] | None = None
@@ -130,6 +160,24 @@ class Scenario(BaseModel):
         parse_slo(terms)
         return terms
 
+    @field_validator("arrivals")
+    @classmethod
+    def _arrivals_are_known(cls, arrivals: str) -> str:
+        kind, colon, file = arrivals.partition(":")
+        if not (arrivals in _PROCESSES or (colon and kind in _OF_FILE and file.strip())):
+            raise ValueError(
+                f"{arrivals!r} is no arrival process; write poisson, gamma, constant, trace:FILE, fit-gamma:FILE or "
+                "fit-mmpp:FILE"
+            )
+        return arrivals
+
+    @field_validator("trace_window")
+    @classmethod
+    def _trace_window_parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_window_s(text)
+        return text
+
     @field_validator("width")
     @classmethod
     def _width_is_sensible(cls, width: str) -> str:
@@ -157,6 +205,7 @@ class Scenario(BaseModel):
             refuse(f"burstiness and cv belong to arrivals = gamma, not to {self.arrivals}")
         if self.arrivals == "gamma" and self.burstiness is None and self.cv is None:
             refuse("arrivals = gamma needs burstiness (its shape k) or cv")
+        self._no_contradictions_of_a_trace(refuse)
         if self.closed is not None and self.max_concurrency is not None:
             refuse("closed and max_concurrency exclude each other: a closed loop already fixes the concurrency")
         if self.prompt == "ids" and self.endpoint == "chat":
@@ -174,6 +223,53 @@ class Scenario(BaseModel):
         if self.require is not None and not self.slo:
             refuse("require needs an SLO of your own: the placeholder SLO decides nothing; set slo")
         return self
+
+    def _no_contradictions_of_a_trace(self, refuse: Callable[[str], None]) -> None:
+        file = self.arrivals_file
+        if file is None and not (self.lengths or "").startswith("trace:"):
+            for key in ("format", "map", "unit", "block_tokens", "max_model_len"):
+                if getattr(self, key) is not None:
+                    refuse(
+                        f"{key} says how a trace is read: give one with arrivals = trace:FILE or lengths = trace:FILE"
+                    )
+        if file is None and (self.trace_window is not None or self.jitter_within_tick):
+            refuse("trace_window and jitter_within_tick need a trace: arrivals = trace:FILE")
+        if not self.recorded:
+            if (
+                self.rate_method != "time"
+                or self.replicates != "blocks"
+                or self.share_content
+                or self.speed is not None
+            ):
+                refuse("rate_method, replicates, speed and share_content need arrivals = trace:FILE")
+            return
+        if self.cohort is not None:
+            refuse("cohort has no meaning for a trace, which has the requests it has: give window")
+        if self.closed is not None:
+            refuse("closed and arrivals = trace exclude each other: a closed loop ignores the trace's instants")
+        if {"input", "output"} & self.model_fields_set or (self.shared_prefix and self.lengths is None):
+            refuse(
+                "a trace brings its own lengths: drop input, output and shared_prefix, or give other ones by lengths"
+            )
+        if self.share_content and self.cache != "keep":
+            refuse("share_content lets runs warm each other, which a salt or a reset prevents: it needs cache = keep")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the arrivals are a trace's own."""
+        return self.arrivals.startswith("trace:")
+
+    @property
+    def replicate_word(self) -> Literal["replicate", "block", "repeat"]:
+        """What a replicate is called (method, sections 7 and 11): one that is not independent is none."""
+        if self.recorded and self.replicates == "repeats":
+            return "repeat"
+        return "block" if self.recorded or self.cache == "keep" else "replicate"
+
+    @property
+    def arrivals_file(self) -> str | None:
+        """The trace that arrivals come from, or are fitted to."""
+        return self.arrivals.partition(":")[2] or None
 
     @cached_property
     def objective(self) -> Slo:
@@ -273,7 +369,10 @@ def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
         raise ScenarioError(f"--scenario {path}: {error}") from None
     for key in _PATHS:  # a scenario's files lie beside it
         if isinstance(values.get(key), str):
-            values[key] = str(path.parent / values[key])
+            kind, colon, file = values[key].partition(":")
+            prefixed = bool(colon) and kind in _OF_FILE
+            if prefixed or key != "arrivals":
+                values[key] = (f"{kind}:" if prefixed else "") + str(path.parent / (file if prefixed else values[key]))
     return values, path
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+import numpy as np
 
 from analysis.search import RateList, SearchSpec, SeedBook, parse_rates
 from analysis.units import parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
-from loadgen.plan.arrivals import Arrivals
-from loadgen.plan.lengths import Lengths, parse_law, read_lengths
+from loadgen.plan.arrivals import Arrivals, Modulated
+from loadgen.plan.lengths import Lengths, LengthTable, parse_law, read_lengths
 from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.recorded import ReadTrace, Recorded, length_table, read_arrivals, reading_of
 from loadgen.scenario import Scenario
+from traces.errors import TraceError
+from traces.fit import fit_gamma, fit_mmpp2
+from traces.trace import Trace
 
 __all__ = ["Workload", "request_format", "search_spec", "seed_book"]
 
@@ -29,7 +36,7 @@ _CLOSED_MAX = 2000.0  # requests/s, above what one client process can send
 class Workload:
     """Makes the plan of any run of one scenario."""
 
-    arrivals: Arrivals
+    arrivals: Arrivals | Modulated  # where nothing is recorded, and while the target is warmed
     lengths: Lengths
     format: RequestFormat
     arrival_seed: int | None
@@ -38,18 +45,38 @@ class Workload:
     timeout_s: float
     closed: int | None = None
     cohort: int | None = None  # requests in the window, which then lasts as long as they take
+    recorded: Recorded | None = None
+    longest_tokens: int = 0  # input and output of the longest recorded request
+    trace_sha256: str | None = None  # of what was read of the trace that arrivals come from
+    lengths_sha256: str | None = None
+    notes: tuple[str, ...] = ()  # what was read, done to it, and what it is worth
 
     @classmethod
     def of(cls, scenario: Scenario) -> Workload:
         """Read everything the plans need. Raises `ScenarioError` naming the option."""
-        lengths = _lengths(scenario)
-        if scenario.arrivals == "gamma":
-            arrivals = Arrivals.gamma(shape=scenario.burstiness, cv=scenario.cv)
-        else:
-            arrivals = Arrivals(kind=scenario.arrivals)
+        read = None if scenario.arrivals_file is None else read_arrivals(scenario)
+        table, lengths_sha256, notes = _length_rows(scenario)
+        if scenario.recorded and table is None:
+            assert read is not None
+            table = length_table(read.used)
+        lengths = _lengths(scenario, table)
+        arrivals, fitted = _arrivals(scenario, read)
+        recorded, longest, warnings = None, 0, list[str]()
+        if scenario.recorded:
+            assert read is not None
+            spec = search_spec(scenario)
+            rates = spec.grid[0], spec.grid[-1]
+            recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
+            warnings = recorded.warnings(scenario.window, rates)
+            longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(
             arrivals=arrivals,
             lengths=lengths,
+            recorded=recorded,
+            longest_tokens=longest,
+            trace_sha256=None if read is None else read.sha256,
+            lengths_sha256=lengths_sha256,
+            notes=(*(read.notes if read else ()), *notes, *fitted, *warnings),
             format=request_format(scenario),
             arrival_seed=scenario.arrival_seed,
             workload_seed=scenario.workload_seed,
@@ -61,11 +88,12 @@ class Workload:
 
     def window(self, warmup_s: float, factor: float = 1) -> Window:
         """A run's windows; the load may stay on for one time-out after the measured one."""
-        return Window(
+        wanted = Window(
             warmup_ns=round(warmup_s * NS),
             window_ns=round(self.window_s * factor * NS),
             tail_ns=round(self.timeout_s * NS),
         )
+        return wanted if self.recorded is None else self.recorded.window(wanted)
 
     def plan(
         self,
@@ -75,15 +103,31 @@ class Workload:
         *,
         content_key: tuple[float, int] | None = None,
         cohort: int | None = None,
+        replicate: int = 0,
+        confirm: bool = False,
     ) -> RunPlan:
         """The plan of one run; with `cohort`, its window lasts until so many requests are in it.
 
+        `replicate` and `confirm` say which part of a trace it replays, where one is replayed.
         A closed loop takes its requests from a plan that no client could use up. Raises `ScenarioError` where rate and
         window make an impossible one.
         """
         if self.closed is not None:
             rate = min(self.closed * _CLOSED_PER_SLOT, _CLOSED_MAX)
         try:
+            if self.recorded is not None:
+                return self.recorded.plan(
+                    rate=rate,
+                    root_seed=root_seed,
+                    window=window,
+                    lengths=self.lengths,
+                    replicate=replicate,
+                    confirm=confirm,
+                    format=self.format,
+                    arrival_seed=self.arrival_seed,
+                    workload_seed=self.workload_seed,
+                    content_key=content_key,
+                )
             return make_plan(
                 arrivals=self.arrivals,
                 lengths=self.lengths,
@@ -96,6 +140,8 @@ class Workload:
                 content_key=content_key,
                 cohort=cohort,
             )
+        except TraceError:
+            raise
         except ValueError as error:
             raise ScenarioError(f"--rate, --window: {error}") from None
 
@@ -144,8 +190,49 @@ def seed_book(scenario: Scenario, spec: SearchSpec) -> SeedBook:
     )
 
 
-def _lengths(scenario: Scenario) -> Lengths:
-    table = None if scenario.lengths is None else _asked("lengths", read_lengths, scenario.lengths)
+def _arrivals(scenario: Scenario, read: ReadTrace | None) -> tuple[Arrivals | Modulated, list[str]]:
+    """The arrival process, and what a fit found. Raises `TraceError`."""
+    kind = scenario.arrivals.partition(":")[0]
+    if kind == "fit-gamma":
+        assert read is not None
+        gamma = fit_gamma(read.used)
+        how = "maximum likelihood" if gamma.method == "mle" else "moments, since ties rule out the likelihood"
+        note = f"Gamma gaps fitted to {scenario.arrivals_file}: shape {gamma.shape:.4f} by {how}"
+        return Arrivals.gamma(shape=gamma.shape), [note]
+    if kind == "fit-mmpp":
+        assert read is not None
+        fit = fit_mmpp2(read.used)
+        low, high = fit.low_rate / fit.rate, fit.high_rate / fit.rate
+        note = (
+            f"Markov-modulated arrivals fitted to {scenario.arrivals_file}: {low:.3g} and {high:.3g} times the mean "
+            f"rate, staying for {fit.rate / fit.up:.4g} and {fit.rate / fit.down:.4g} mean gaps; dispersion is off by "
+            f"{fit.idc_error:.3g} (root mean square over windows up to {fit.windows_s[-1]:.3g} s); other rates scale "
+            "time"
+        )
+        return Modulated(low=low, high=high, up=fit.up / fit.rate, down=fit.down / fit.rate), [note]
+    if kind == "gamma":
+        return Arrivals.gamma(shape=scenario.burstiness, cv=scenario.cv), []
+    return Arrivals(kind="constant" if kind == "constant" else "poisson"), []
+
+
+def _length_rows(scenario: Scenario) -> tuple[LengthTable | None, str | None, list[str]]:
+    """The rows of a file of lengths, their SHA-256, and what was read. Raises `ScenarioError` and `TraceError`."""
+    if scenario.lengths is None:
+        return None, None, []
+    kind, colon, file = scenario.lengths.partition(":")
+    if colon and kind == "trace":
+        trace, report = reading_of(scenario).read(file)
+        table, notes = length_table(trace), ["; ".join((f"lengths of trace {file}", *report.lines()))]
+    else:
+        table, notes = _asked("lengths", read_lengths, scenario.lengths), []
+    return table, hashlib.sha256(table.rows.astype("<i8").tobytes()).hexdigest(), notes
+
+
+def _longest(trace: Trace) -> int:
+    return int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max())
+
+
+def _lengths(scenario: Scenario, table: LengthTable | None) -> Lengths:
     laws = (_asked("input", parse_law, scenario.input), _asked("output", parse_law, scenario.output))
     return _asked(
         "shared_prefix",

@@ -17,7 +17,8 @@ from traces.describe import ArrivalShape, arrival_shape
 from traces.errors import TraceError
 from traces.trace import NS, BlockHashes, Int64s, Trace
 
-__all__ = ["RateMethod", "Transformed", "jitter_within_tick", "scale_time", "superpose", "thin", "to_rate", "window"]
+__all__ = ["RateMethod", "Transformed", "change_rate", "jitter_within_tick", "lap", "scale_time", "superpose", "thin",
+           "to_rate", "window"]  # fmt: skip
 
 RateMethod = Literal["time", "thin", "superpose"]
 MAX_COPIES: Final = 1000
@@ -25,7 +26,7 @@ MAX_COPIES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """A transform's result. `lead_ns`: from the start of a window to its first arrival, 0 for the other transforms."""
+    """A transform's result. `lead_ns`: from the start of what was transformed to the first arrival that is left."""
 
     trace: Trace
     name: str
@@ -58,6 +59,29 @@ def window(trace: Trace, start_s: float, end_s: float = math.inf) -> Transformed
     return _done(trace.take(rows), f"window {start_s:g}..{end_s:g} s", lead_ns=int(trace.at_ns[rows[0]]) - start_ns)
 
 
+def lap(trace: Trace, start_ns: int, length_ns: int) -> Transformed:
+    """The requests in [start, start + length) ns from the first arrival, the trace being taken as a circle.
+
+    The circle is closed by one mean gap; a length beyond it is cut to one round. A turn that comes before its previous
+    one now starts anew. Raises `TraceError` where no request is left.
+    """
+    circle = _circle_ns(trace)
+    length_ns = min(length_ns, circle)
+    at = (trace.at_ns - start_ns) % circle
+    rows = np.flatnonzero(at < length_ns)
+    what = f"{length_ns / NS:.6g} s from {start_ns % circle / NS:.6g} s on"
+    if not rows.size:
+        raise TraceError(f"no request in {what}", rows=f"the trace has {len(trace)}", remedy="pass a longer window")
+    rows = rows[np.argsort(at[rows], kind="stable")]
+    return _done(trace.take(rows, at_ns=at[rows]), what, lead_ns=int(at[rows[0]]))
+
+
+def _circle_ns(trace: Trace) -> int:
+    """The span and one mean gap, so that end and start do not coincide where a trace is taken as a circle."""
+    n = len(trace)
+    return max(trace.span_ns + (round(trace.span_ns / (n - 1)) if n > 1 else 0), 1)
+
+
 def scale_time(trace: Trace, speed: float) -> Transformed:
     """All instants times 1/speed, rounded to the nanosecond: the rate grows by `speed`, CV stays, bursts get shorter.
 
@@ -87,7 +111,7 @@ def thin(trace: Trace, keep: float, *, seed: int) -> Transformed:
     rows = np.flatnonzero(chosen)
     if not rows.size:
         raise TraceError(f"thinning to {keep:g} leaves no request", rows=f"of {len(trace)}", remedy="keep more of them")
-    return _done(trace.take(rows), f"thinned to {keep:.6g} (seed {seed})")
+    return _done(trace.take(rows), f"thinned to {keep:.6g} (seed {seed})", lead_ns=int(trace.at_ns[rows[0]]))
 
 
 def superpose(trace: Trace, copies: int, *, seed: int, share_prefixes: bool = False) -> Transformed:
@@ -99,15 +123,10 @@ def superpose(trace: Trace, copies: int, *, seed: int, share_prefixes: bool = Fa
     """
     if not 1 <= copies <= MAX_COPIES:
         raise TraceError(f"{copies} copies", remedy=f"pass 1 to {MAX_COPIES}")
-    n, rng = len(trace), np.random.default_rng(seed)
-    # a rotation closes the span with one mean gap, so that its end and its start do not coincide
-    circle = trace.span_ns + (round(trace.span_ns / (n - 1)) if n > 1 else 0)
-    shifts = np.concatenate(([0], rng.integers(0, max(circle, 1), size=copies - 1)))
-    at = (
-        ((trace.at_ns[None, :] + shifts[:, None]) % max(circle, 1)).ravel()
-        if circle
-        else np.zeros(n * copies, np.int64)
-    )
+    rng = np.random.default_rng(seed)
+    circle = _circle_ns(trace)
+    shifts = np.concatenate(([0], rng.integers(0, circle, size=copies - 1)))
+    at = ((trace.at_ns[None, :] + shifts[:, None]) % circle).ravel()
     order = np.argsort(at, kind="stable")
     return _done(
         _repeated(trace, copies, share_prefixes).take(order, at_ns=at[order]),
@@ -155,30 +174,29 @@ def to_rate(trace: Trace, rate: float, *, method: RateMethod, seed: int = 0) -> 
         raise TraceError(
             f"a rate of {rate:g} for a trace of rate {trace.rate:g}", remedy="pass --rate with a positive number"
         )
-    factor = rate / trace.rate
+    done = change_rate(trace, rate / trace.rate, method=method, seed=seed)
+    return _done(done.trace, f"rate {rate:g}/s: {done.name}", lead_ns=done.lead_ns)
+
+
+def change_rate(trace: Trace, factor: float, *, method: RateMethod, seed: int = 0) -> Transformed:
+    """The trace with its rate times `factor`, as `to_rate` does it; raises `TraceError` likewise."""
+    wanted = f"the rate from {trace.rate:.4f} to {trace.rate * factor:g}"
     if method == "time":
-        done = scale_time(trace, factor)
-    elif method == "thin":
+        return scale_time(trace, factor)
+    if method == "thin":
         if factor > 1:
-            raise TraceError(
-                f"thinning cannot raise the rate from {trace.rate:.4f} to {rate:g}",
-                remedy="use time scaling or superposition",
-            )
-        done = thin(trace, factor, seed=seed)
-    elif method == "superpose":
-        copies = math.ceil(factor - 1e-9)
-        if factor < 1:
-            raise TraceError(
-                f"superposition cannot lower the rate from {trace.rate:.4f} to {rate:g}",
-                remedy="use time scaling or thinning",
-            )
-        done = superpose(trace, copies, seed=seed)
-        if copies > factor + 1e-9:
-            thinned = thin(done.trace, factor / copies, seed=seed)
-            done = _done(thinned.trace, f"{done.name}, {thinned.name}")
-    else:
+            raise TraceError(f"thinning cannot raise {wanted}", remedy="use time scaling or superposition")
+        return thin(trace, factor, seed=seed)
+    if method != "superpose":
         raise TraceError(f"no way to a rate is called {method!r}", remedy="pass time, thin or superpose")
-    return _done(done.trace, f"rate {rate:g}/s: {done.name}")
+    if factor < 1:
+        raise TraceError(f"superposition cannot lower {wanted}", remedy="use time scaling or thinning")
+    copies = math.ceil(factor - 1e-9)
+    done = superpose(trace, copies, seed=seed)
+    if copies <= factor + 1e-9:
+        return done
+    thinned = thin(done.trace, factor / copies, seed=seed)
+    return _done(thinned.trace, f"{done.name}, {thinned.name}", lead_ns=thinned.lead_ns)
 
 
 def jitter_within_tick(trace: Trace, *, seed: int, tick_ns: int | None = None) -> Transformed:

@@ -29,8 +29,8 @@ class Table:
 def verdict_table(answer: Row) -> Table:
     """One row a rate: offered against realised and sent rate, attainment over the runs, floor, check and its reason."""
     return Table(
-        title="Rates (requests/s); attainment over the runs, the floor decides",
-        columns=("rate", "realised", "sent", "runs", "attainment", "floor", "errors", "check", "reason"),
+        title=f"Rates (requests/s); attainment over the {_word(answer)}s, the floor decides",
+        columns=("rate", "realised", "sent", f"{_word(answer)}s", "attainment", "floor", "errors", "check", "reason"),
         rows=tuple(_verdict_row(row, confirmed) for row, confirmed in _all_rates(answer)),
     )
 
@@ -123,7 +123,7 @@ def _headline(answer: Row) -> str:
         case "FOUND":
             return (
                 f"FOUND: capacity is {_rate(capacity)} requests/s, bracket {_rate(capacity)}..{_rate(high)}: "
-                f"{_rate(capacity)} keeps the SLO in every run, {_rate(high)} does not."
+                f"{_rate(capacity)} keeps the SLO in every {_word(answer)}, {_rate(high)} does not."
             )
         case "ABOVE_RANGE":
             return f"ABOVE_RANGE: capacity is at least {_rate(capacity)} requests/s, the highest rate of the range."
@@ -140,9 +140,18 @@ def _headline(answer: Row) -> str:
             return f"{name}: no capacity is claimed{reason}.{known}"
 
 
+def _word(answer: Row) -> str:
+    """What a replicate is called: blocks of one history, or repeats of one window, are no independent runs."""
+    conditions = answer["conditions"]
+    if conditions["cache"] == "keep":
+        return "block"
+    word = str(conditions.get("replicates", "replicate"))
+    return "run" if word == "replicate" else word
+
+
 def _proof(answer: Row) -> list[str]:
     passes, bound = answer["confirmation"]["passes"], answer["confirmation"]["pass_share_lower_bound"]
-    if not passes or bound is None or answer["conditions"]["cache"] == "keep":
+    if not passes or bound is None or _word(answer) != "run":
         return []  # blocks of one history are no independent trials
     return [
         f"{passes} of {passes} fresh confirmation runs passed: at 95 % confidence at least {bound:.0%} of such runs "
@@ -152,11 +161,11 @@ def _proof(answer: Row) -> list[str]:
 
 def _conditions(conditions: Row) -> str:
     target = conditions["target"] + (" (SIMULATED, no real server)" if conditions["simulated"] else "")
-    window_s = conditions["window_s"]
+    window_s, word = conditions["window_s"], _word({"conditions": conditions})
     measured = f"{conditions['cohort']} requests" if window_s is None else format_duration(window_s)
     return (
         f"Valid for: {target}, model {conditions['model']}; {conditions['slo']} for {conditions['attain_text']} of "
-        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} runs of {measured} after "
+        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} {word}s of {measured} after "
         f"{format_duration(conditions['warmup_s'])} warm-up; {conditions['workload']}; "
         f"{conditions['arrivals']} arrivals."
     )

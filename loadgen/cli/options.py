@@ -16,11 +16,12 @@ import typer
 
 from loadgen.errors import ScenarioError
 
-__all__ = ["EXPERIMENT", "SEARCH", "takes"]
+__all__ = ["EXPERIMENT", "REPLAY", "SEARCH", "takes"]
 
-_TARGET, _LOAD, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
+_TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
     "Target",
     "Load",
+    "Traces",
     "Requests",
     "Promise",
     "Evidence",
@@ -51,7 +52,8 @@ _DURATION, _SHARE = "DURATION", "SHARE"
 _OPTIONS: dict[str, Any] = {
     "target": _texts(
         _TARGET,
-        "Base URL (repeat it for replicas behind one target), or emulator[:PROFILE], virtual[:PROFILE]. "
+        "Base URL or unix:/path.sock (repeat it for replicas behind one target), or emulator[:PROFILE], "
+        "virtual[:PROFILE]. "
         "Default http://127.0.0.1:8000.",
         "URL",
     ),
@@ -70,17 +72,38 @@ _OPTIONS: dict[str, Any] = {
         _TARGET, "Prefix cache between runs: salt (default), reset (POST /reset_prefix_cache) or keep.", "POLICY"
     ),
     "rate": _text(_LOAD, "2..18 searches that range; 2,4,6 or 2..18:2 measures just those rates (requests/s).", "RATE"),
-    "arrivals": _text(_LOAD, "poisson (default), gamma or constant.", "PROCESS"),
+    "arrivals": _text(
+        _LOAD, "poisson (default), gamma, constant, trace:FILE, fit-gamma:FILE or fit-mmpp:FILE.", "PROCESS"
+    ),
     "burstiness": _float(_LOAD, "Shape of gamma arrivals: below 1 is burstier than Poisson."),
     "cv": _float(_LOAD, "Coefficient of variation of gamma arrivals, instead of --burstiness."),
     "max_concurrency": _int(_LOAD, "Model a gateway that lets so many requests through; the wait is counted."),
     "closed": _int(_LOAD, "Fixed-concurrency baseline with N requests in flight instead of an arrival rate."),
     "transport": _text(_LOAD, "wire (default) or httpx (proxies, slower).", "NAME"),
+    "replicates": _text(_TRACE, "Of a trace: blocks (default: disjoint stretches) or repeats (one window).", "HOW"),
+    "rate_method": _text(_TRACE, "How a trace reaches a rate: time (default), thin or superpose.", "HOW"),
+    "trace_window": _text(_TRACE, "Use only this part of the trace, such as 10m..40m.", "A..B"),
+    "speed": _float(_TRACE, "Replay so many times faster than recorded."),
+    "jitter_within_tick": Annotated[
+        bool | None,
+        typer.Option("--jitter-within-tick", help="Spread the ties of a coarse clock.", rich_help_panel=_TRACE),
+    ],
+    "sessions": _text(_TRACE, "timestamps (default) or dependent: a turn waits for the previous answer.", "HOW"),
+    "share_content": Annotated[
+        bool | None,
+        typer.Option("--share-content", help="The same block, the same tokens in every run.", rich_help_panel=_TRACE),
+    ],
+    "format": _text(_TRACE, "Format of the trace, where its content does not tell.", "NAME"),
+    "map": _text(_TRACE, "Columns of any table: timestamp=…,input=…,output=….", "NAME=COLUMN,…"),
+    "unit": _text(_TRACE, "Unit of its timestamps, with --map: iso, s, ms, us or ns.", "UNIT"),
+    "block_tokens": _int(_TRACE, "Tokens a block id stands for, instead of the format's own."),
+    "on_invalid": _text(_TRACE, "Rows that cannot be used: error (default), drop or clip.", "POLICY"),
+    "max_model_len": _int(_TRACE, "Rows with more tokens in all cannot be used."),
     "endpoint": _text(_REQUESTS, "completions (default) or chat.", "NAME"),
     "prompt": _text(_REQUESTS, "ids (exact lengths, no tokenizer; default for completions) or text.", "KIND"),
     "input": _text(_REQUESTS, "Input tokens: 1024, uniform:a..b, normal:mean,sd or lognormal:median,sigma.", "LENGTH"),
     "output": _text(_REQUESTS, "Output tokens, likewise (default 128).", "LENGTH"),
-    "lengths": _text(_REQUESTS, "CSV or JSONL of input, output[, prefix]: drawn jointly.", "FILE"),
+    "lengths": _text(_REQUESTS, "CSV or JSONL of input, output[, prefix], or trace:FILE: drawn jointly.", "FILE"),
     "shared_prefix": _int(_REQUESTS, "Tokens of the input shared by all requests of a prefix group."),
     "prefix_groups": _int(_REQUESTS, "Number of prefix groups (default 1)."),
     "stop": _text(_REQUESTS, "forced (default: exactly the planned output) or natural.", "HOW"),
@@ -110,14 +133,15 @@ _OPTIONS: dict[str, Any] = {
     "max_tokens": _int(_COST, "Stop the search before it asks for more tokens than this."),
 }
 
-_ONE_RUN = tuple(
-    name
-    for name in _OPTIONS
-    if name
-    not in {"confirm", "width", "require", "max_time", "max_requests", "max_tokens", "closed", "seeding", "runs"}
-)
-EXPERIMENT = (*_ONE_RUN, "closed")
-SEARCH = (*_ONE_RUN, "runs", "confirm", "width", "require", "seeding", "max_time", "max_requests", "max_tokens")
+_OF_A_SEARCH = ("runs", "confirm", "width", "require", "seeding", "max_time", "max_requests", "max_tokens")
+_OF_A_REPLAY = ("speed", "sessions")
+_BOTH = tuple(name for name in _OPTIONS if name not in {*_OF_A_SEARCH, *_OF_A_REPLAY, "closed"})
+EXPERIMENT = (*_BOTH, "closed")
+SEARCH = (*_BOTH, *_OF_A_SEARCH)
+# a trace has its own arrivals and lengths, and the window of it is what is measured
+_NOT_REPLAYED = {"arrivals", "burstiness", "cv", "cohort", "input", "output", "lengths", "shared_prefix",
+                 "prefix_groups", "replicates", "trace_window", "window"}  # fmt: skip
+REPLAY = tuple(name for name in (*_BOTH, *_OF_A_REPLAY) if name not in _NOT_REPLAYED)
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

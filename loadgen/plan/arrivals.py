@@ -6,7 +6,8 @@ then has mean λT + (CV² - 1)/2 and variance → λT·CV² (method, section 4);
 λT, which is what would destroy that variance. The same generator gives the same unit draws at every λ: the schedule at
 2λ is the schedule at λ squeezed.
 
-A recorded schedule enters at the same place as these: `from_offsets`.
+A recorded schedule enters at the same place as these: `from_offsets`. `Modulated` arrivals are no renewal process, but
+their gaps come at unit mean from the same kind of stream, so all of this holds for them too.
 
 Exactness. Draws are summed in float64 in blocks of 4,096, and the sum of the blocks before is carried as whole
 nanoseconds plus a fraction below one. Within a block a partial sum is below 2^13 gaps, so an addition is off by at
@@ -28,7 +29,7 @@ import numpy.typing as npt
 
 from loadgen.plan.types import NS, Int64s, Schedule
 
-__all__ = ["Arrivals", "from_offsets", "parse_arrivals", "schedule_count", "schedule_horizon"]
+__all__ = ["Arrivals", "Modulated", "from_offsets", "parse_arrivals", "schedule_count", "schedule_horizon"]
 
 _BLOCK = 4096
 _MAX_NS = 2**62
@@ -72,6 +73,55 @@ class Arrivals:
             return rng.standard_gamma(self.shape, count) / self.shape
         return np.ones(count)
 
+    def gap_blocks(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
+        """Unit gaps without end, in blocks."""
+        while True:
+            yield self.unit_gaps(rng, _BLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modulated:
+    """A Poisson process whose rate jumps between two values (a two-state MMPP), up to its mean rate, which is 1.
+
+    `low` and `high` are multiples of the mean rate; `up` and `down` are jumps per mean gap. At another rate all of it
+    is scaled in time, the stays included.
+    """
+
+    low: float
+    high: float
+    up: float  # low -> high
+    down: float  # high -> low
+
+    def __post_init__(self) -> None:
+        values = (self.low, self.high, self.up, self.down)
+        if not all(map(math.isfinite, values)) or self.low < 0 or min(values[1:]) <= 0:
+            raise ValueError(f"modulated arrivals need finite rates and jumps above 0, not {values}")
+        mean = (self.down * self.low + self.up * self.high) / (self.up + self.down)
+        if abs(mean - 1) > 1e-9:
+            raise ValueError(f"modulated arrivals have a mean rate of {mean:g}, not 1")
+
+    def gap_blocks(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
+        """Unit gaps without end, in blocks; the state at 0 is drawn from its equilibrium."""
+        high = bool(rng.random() < self.up / (self.up + self.down))
+        start = last = 0.0  # of the present stay, and the latest arrival, both counted from the end of the latest block
+        held: list[npt.NDArray[np.float64]] = []
+        count = 0
+        while True:
+            stay = rng.exponential(1 / (self.down if high else self.up))
+            arrivals = rng.poisson((self.high if high else self.low) * stay)
+            at = np.sort(rng.uniform(start, start + stay, size=arrivals))
+            start, high = start + stay, not high
+            if not arrivals:
+                continue
+            held.append(np.diff(at, prepend=last))
+            last, count = float(at[-1]), count + arrivals
+            if count >= _BLOCK:
+                gaps = np.concatenate(held)
+                whole = count - count % _BLOCK
+                yield from gaps[:whole].reshape(-1, _BLOCK)
+                held, count = [gaps[whole:]], count - whole
+                start, last = start - last, 0.0
+
 
 def parse_arrivals(text: str) -> Arrivals:
     """`poisson`, `constant`, `gamma:0.5` (the shape k) or `gamma:cv=2`. Raises `ValueError`."""
@@ -101,7 +151,9 @@ def from_offsets(offsets_ns: npt.ArrayLike) -> Schedule:
     return Schedule(at_ns=offsets.astype(np.int64))
 
 
-def schedule_horizon(arrivals: Arrivals, rate: float, horizon_ns: int, rng: np.random.Generator) -> Schedule:
+def schedule_horizon(
+    arrivals: Arrivals | Modulated, rate: float, horizon_ns: int, rng: np.random.Generator
+) -> Schedule:
     """All arrivals before `horizon_ns`; their number is what it turns out to be.
 
     The schedule of a longer horizon begins with this one. Raises `ValueError` for a rate or horizon out of range.
@@ -122,7 +174,7 @@ def schedule_horizon(arrivals: Arrivals, rate: float, horizon_ns: int, rng: np.r
 
 
 def schedule_count(
-    arrivals: Arrivals, rate: float, *, warmup_ns: int, cohort: int, tail_ns: int, rng: np.random.Generator
+    arrivals: Arrivals | Modulated, rate: float, *, warmup_ns: int, cohort: int, tail_ns: int, rng: np.random.Generator
 ) -> tuple[Schedule, int]:
     """Arrivals until `cohort` of them lie at or after `warmup_ns`, then `tail_ns` more; and where the window ends, ns.
 
@@ -159,12 +211,12 @@ def _joined(blocks: list[Int64s]) -> Int64s:
     return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
 
 
-def _instants(arrivals: Arrivals, rate: float, rng: np.random.Generator) -> Iterator[Int64s]:
+def _instants(arrivals: Arrivals | Modulated, rate: float, rng: np.random.Generator) -> Iterator[Int64s]:
     """Blocks of instants without end; see the module's word on exactness."""
     scale = NS / rate
     whole, fraction = 0, 0.0
-    while True:
-        sums = np.cumsum(arrivals.unit_gaps(rng, _BLOCK))
+    for gaps in arrivals.gap_blocks(rng):
+        sums = np.cumsum(gaps)
         sums *= scale
         sums += fraction
         last = float(sums[-1])

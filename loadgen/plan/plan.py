@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from loadgen.plan.arrivals import Arrivals, schedule_count, schedule_horizon
+from loadgen.plan.arrivals import Arrivals, Modulated, schedule_count, schedule_horizon
 from loadgen.plan.bodies import check_format
 from loadgen.plan.lengths import DrawnLengths, Lengths
 from loadgen.plan.prompts import CONTENT_VERSION
@@ -27,7 +27,7 @@ __all__ = ["content_seed_of", "make_plan", "metadata", "workload_hash"]
 
 def make_plan(
     *,
-    arrivals: Arrivals | Schedule,
+    arrivals: Arrivals | Modulated | Schedule,
     lengths: Lengths,
     format: RequestFormat,  # noqa: A002 - the plan's own word for it
     window: Window,

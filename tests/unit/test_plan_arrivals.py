@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from loadgen.plan.arrivals import Arrivals, from_offsets, parse_arrivals, schedule_count, schedule_horizon
+from loadgen.plan.arrivals import Arrivals, Modulated, from_offsets, parse_arrivals, schedule_count, schedule_horizon
 from loadgen.plan.seeds import stream
 from loadgen.plan.types import NS
 
@@ -80,3 +80,28 @@ def test_recorded_instants_stay_as_they_are() -> None:
     with pytest.raises(ValueError, match="sorted"):
         from_offsets([2, 1])
     assert len(from_offsets([])) == 0
+
+
+def test_modulated_arrivals_have_the_law_of_their_two_rates() -> None:
+    process = Modulated(low=0.5, high=3.0, up=0.02, down=0.08)
+    at_ns = schedule_horizon(process, 10.0, 20_000 * NS, stream(1, "arrivals")).at_ns
+    assert at_ns.size == pytest.approx(200_000, rel=0.03)
+    counts = np.bincount(at_ns // (50 * NS), minlength=400)
+    # Fischer and Meier-Hellstern: var/mean = 1 + 2·v·(1 + expm1(-bt)/(bt))/(mean·b), here in mean gaps
+    b, variance = 0.1, 0.02 * 0.08 / 0.1**2 * 2.5**2
+    x = b * 500
+    expected = 1 + 2 * variance / b * (1 + np.expm1(-x) / x)
+    assert counts.var() / counts.mean() == pytest.approx(expected, rel=0.25)
+
+
+def test_modulated_arrivals_are_squeezed_by_the_rate_and_extended_by_the_horizon() -> None:
+    process = Modulated(low=0.5, high=3.0, up=0.02, down=0.08)
+    slow = schedule_horizon(process, 5.0, 4_000 * NS, stream(3, "arrivals")).at_ns
+    fast = schedule_horizon(process, 10.0, 1_000 * NS, stream(3, "arrivals")).at_ns
+    assert np.abs(slow[: fast.size] - 2 * fast).max() <= 1
+
+
+@pytest.mark.parametrize("bad", [{"low": -1.0}, {"high": float("nan")}, {"up": 0.0}, {"low": 0.9}])
+def test_modulated_arrivals_refuse_what_has_no_unit_mean(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="modulated arrivals"):
+        Modulated(**({"low": 0.5, "high": 3.0, "up": 0.02, "down": 0.08} | bad))

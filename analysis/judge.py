@@ -15,10 +15,20 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import describe, mask, realised_rate, sent_rate
+from analysis.crosscheck import server_findings
 from analysis.indicator import attains, joint, misses_allowed, tpot_undefined
 from analysis.records import NS_PER_S, Bools, derive, numbers, outcome_is
 from analysis.schema import ERRORS
-from analysis.stationarity import DRIFT_LIMIT, SIGNIFICANCE, Drift, outstanding_drift, rate_drift
+from analysis.stationarity import (
+    DRIFT_LIMIT,
+    SIGNIFICANCE,
+    Drift,
+    mean_residence_s,
+    outstanding_drift,
+    rate_drift,
+)
+from analysis.stationarity import drift as gauge_drift
+from analysis.telemetry import ServerView
 from analysis.units import format_duration
 from analysis.validity import gates, misses
 from analysis.verdict import Criteria, Finding, RateVerdict, RunFacts, RunVerdict, Status
@@ -28,10 +38,13 @@ __all__ = ["SUMMARISED", "judge_rate", "judge_run", "misses_allowed"]
 SUMMARISED: Final = ("client_queue_s", "ttft_s", "tpot_s", "e2e_s", "ttft_from_sent_s", "send_lag_s")
 
 
-def judge_run(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> RunVerdict:
+def judge_run(
+    requests: pd.DataFrame, facts: RunFacts, criteria: Criteria, server: ServerView | None = None
+) -> RunVerdict:
     """The verdict on one run from its request table (REQUEST_COLUMNS; derived columns are made here).
 
-    Goodput is left out of a run that was stopped early, whose cohort was never decided.
+    `server` is what the target told while the run was on: its waiting gauge takes the drift test too. Goodput is left
+    out of a run that was stopped early, whose cohort was never decided.
     """
     requests = derive(requests)
     cohort = requests[mask(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)]
@@ -45,13 +58,15 @@ def judge_run(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Ru
         rate=facts.rate,
         replicates=criteria.replicates,
     )
+    waiting = _waiting_drift(requests, facts, criteria, server)
     status, findings = _decide(
-        gates(requests, facts, criteria), list(_failures(facts, criteria, total, missed, errors, drift))
+        gates(requests, facts, criteria), list(_failures(facts, criteria, total, missed, errors, drift, waiting))
     )
+    told = () if server is None else tuple(server_findings(requests, server))
     goodput, token_goodput = (None, None) if facts.stopped_early else _goodput(cohort, good, facts)
     return RunVerdict(
         status=status,
-        findings=(*findings, *_notes(cohort, criteria, drift)),
+        findings=(*findings, *told, *_notes(cohort, criteria, drift)),
         rate=facts.rate,
         cohort=total,
         misses=missed,
@@ -60,12 +75,15 @@ def judge_run(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Ru
         attainment_is_bound=facts.stopped_early,
         drift_ratio=drift.ratio if drift else None,
         drift_state=drift.state if drift else "undecided",
+        waiting_ratio=waiting.ratio if waiting else None,
+        waiting_state=waiting.state if waiting else "undecided",
         realised_rate=realised_rate(cohort),
         sent_rate=sent_rate(cohort),
         goodput=goodput,
         token_goodput=token_goodput,
         summary=_summary(cohort),
         outcomes={str(name): int(count) for name, count in cohort["outcome"].value_counts().items()},
+        server={} if server is None else server.metrics,
     )
 
 
@@ -78,7 +96,9 @@ def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, 
     valid = [verdict for verdict in verdicts if verdict.status != "INVALID"]
     measured = [verdict for verdict in verdicts if verdict.status != "INVALID" or verdict.blame == "evidence"]
     # an early stop cuts the window short, and its slope is not one of the same kind
-    drift = rate_drift([v.drift_ratio for v in measured if v.drift_ratio is not None and not v.attainment_is_bound])
+    whole = [verdict for verdict in measured if not verdict.attainment_is_bound]
+    drift = rate_drift([v.drift_ratio for v in whole if v.drift_ratio is not None])
+    waiting = rate_drift([v.waiting_ratio for v in whole if v.waiting_ratio is not None])
     failed = next((verdict for verdict in valid if verdict.status == "FAIL"), None)
     verdict = RateVerdict(
         rate=rate,
@@ -88,16 +108,19 @@ def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, 
         attain_max=max((v.attainment for v in valid), default=None),
         drift_ratio=drift.ratio if drift else None,
         drift_p=drift.p if drift else None,
+        waiting_ratio=waiting.ratio if waiting else None,
+        waiting_p=waiting.p if waiting else None,
     )
     if failed is not None:
         return replace(verdict, status="FAIL", reason=failed.reason)
-    if drift is not None and drift.rising:
-        return replace(
-            verdict,
-            status="FAIL",
-            reason=f"outstanding work rises in {len(measured)} runs by {_share(drift.ratio)} of arrivals, "
-            f"{_share(DRIFT_LIMIT)} allowed (p = {drift.p:.2g})",
-        )
+    for what, rise in (("outstanding work", drift), ("the server's waiting queue", waiting)):
+        if rise is not None and rise.rising:
+            return replace(
+                verdict,
+                status="FAIL",
+                reason=f"{what} rises in {len(measured)} runs by {_share(rise.ratio)} of arrivals, "
+                f"{_share(DRIFT_LIMIT)} allowed (p = {rise.p:.2g})",
+            )
     if len(valid) >= needed:
         return replace(verdict, status="PASS")
     return replace(verdict, reason=f"{len(valid)} of {needed} runs passed so far")
@@ -119,7 +142,13 @@ def _lowered(findings: list[Finding], blame: str) -> list[Finding]:
 
 
 def _failures(
-    facts: RunFacts, criteria: Criteria, total: int, missed: int, errors: int, drift: Drift | None
+    facts: RunFacts,
+    criteria: Criteria,
+    total: int,
+    missed: int,
+    errors: int,
+    drift: Drift | None,
+    waiting: Drift | None,
 ) -> Iterator[Finding]:
     if facts.target_died:
         yield _failure("target_died", None, None, "the target died with requests in flight")
@@ -136,12 +165,33 @@ def _failures(
             f"{at_most}{_share(attainment)} of requests met the SLO, {_share(wanted)} must: "
             f"{missed} misses of {total}, {misses_allowed(total, criteria.attain)} allowed",
         )  # fmt: skip
-    if drift is not None and drift.state == "rising":
-        yield _failure(
-            "drift", drift.ratio, DRIFT_LIMIT,
-            f"outstanding work rises by {_share(drift.ratio)} of arrivals, {_share(DRIFT_LIMIT)} allowed "
-            f"(p = {drift.p:.2g} < {SIGNIFICANCE:g}/{criteria.replicates})",
-        )  # fmt: skip
+    for check, what, rise in (("drift", "outstanding work", drift), ("waiting", "the server's waiting queue", waiting)):
+        if rise is not None and rise.state == "rising":
+            yield _failure(
+                check, rise.ratio, DRIFT_LIMIT,
+                f"{what} rises by {_share(rise.ratio)} of arrivals, {_share(DRIFT_LIMIT)} allowed "
+                f"(p = {rise.p:.2g} < {SIGNIFICANCE:g}/{criteria.replicates})",
+            )  # fmt: skip
+
+
+def _waiting_drift(
+    requests: pd.DataFrame, facts: RunFacts, criteria: Criteria, server: ServerView | None
+) -> Drift | None:
+    if server is None or not len(server.waiting):
+        return None
+    start_ns, end_ns = facts.warmup_ns, min(facts.warmup_ns + facts.window_ns, facts.stop_ns)
+    residence_s = mean_residence_s(requests, start_ns=start_ns, end_ns=end_ns)
+    if np.isnan(residence_s):
+        return None
+    return gauge_drift(
+        server.waiting_at_s,
+        server.waiting,
+        start_s=start_ns / NS_PER_S,
+        end_s=end_ns / NS_PER_S,
+        rate=facts.rate,
+        residence_s=residence_s,
+        replicates=criteria.replicates,
+    )
 
 
 def _notes(cohort: pd.DataFrame, criteria: Criteria, drift: Drift | None) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ __all__ = [
     "OUTCOMES",
     "REQUEST_COLUMNS",
     "SCHEMA_VERSION",
+    "TARGET_COLUMNS",
     "TOKEN_SOURCES",
 ]
 
@@ -88,6 +89,15 @@ EVENT_COLUMNS: Final[dict[str, str]] = {
     "at_ns": "int64",
     "tokens": "int32",
 }  # tokens: -1 unknown
+
+# a third table, what the target and its machine told while the run was on: one row a sample as its source wrote it
+TARGET_COLUMNS: Final[dict[str, str]] = {
+    "at_ns": "int64",
+    "source": "str",  # the target's URL, the NAME of a --metrics-url, client or nvidia-smi
+    "metric": "str",
+    "labels": "str",  # a JSON object with sorted keys; empty for none
+    "value": "float64",
+}
 
 # outcomes that count towards the error share: everything but ok, what we cancelled, and what lies outside the cohort
 ERRORS: Final = tuple(o for o in OUTCOMES if o not in {"ok", "censored", "aborted"})

@@ -90,6 +90,8 @@ class RunVerdict:
     attainment_is_bound: bool = False  # early FAIL: the true attainment is ≤ this
     drift_ratio: float | None = None  # d = slope of N(t)/λ, this run
     drift_state: Literal["ok", "rising", "undecided"] = "undecided"
+    waiting_ratio: float | None = None  # slope of the server's waiting gauge/λ, where it was scraped
+    waiting_state: Literal["ok", "rising", "undecided"] = "undecided"
     realised_rate: float | None = None
     sent_rate: float | None = None
     goodput: float | None = None  # joint-good requests/s of window
@@ -97,6 +99,7 @@ class RunVerdict:
     # metric -> {"p50", "p95", "p99", "max", "mean"} (ok) and the same suffixed "_all" (a failure is +inf)
     summary: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
+    server: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # ServerView.metrics, where it was scraped
 
     @property
     def blame(self) -> Blame | None:
@@ -145,4 +148,6 @@ class RateVerdict:
     attain_max: float | None
     drift_ratio: float | None = None  # mean of the runs' slopes over λ
     drift_p: float | None = None
+    waiting_ratio: float | None = None  # likewise of the server's waiting gauge
+    waiting_p: float | None = None
     reason: str = ""

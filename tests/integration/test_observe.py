@@ -1,0 +1,246 @@
+"""The observer's process against real HTTP servers, well and badly behaved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+
+import anyio
+import pytest
+
+from analysis.readings import observe
+from analysis.telemetry import Observation
+from loadgen.target import scraper
+from loadgen.target.observe import END_TIMEOUT_S, Observer, Page
+
+WAITING = b'# HELP vllm:num_requests_waiting x\nvllm:num_requests_waiting{engine="0"} 3\nvllm:other 1\n'
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.socket.close()
+
+
+def page(body: bytes, status: int = 200) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("content-length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    line = b"".join(b'vllm:num_requests_waiting{engine="%d"} 3\n' % n for n in range(2000))
+    sent = 0
+    while sent < 60 << 20:
+        try:
+            sent += handler.wfile.write(line)
+        except OSError:  # the observer hung up
+            return
+
+
+def hanging(handler: BaseHTTPRequestHandler) -> None:
+    threading.Event().wait(20)
+
+
+def trickling(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(200):
+        try:
+            handler.wfile.write(b"vllm:num_requests_waiting 1\n")
+        except OSError:
+            return
+        time.sleep(0.1)
+
+
+async def watched(observer: Observer, until: Callable[[], bool] = lambda: True) -> tuple[Observation, float]:
+    """One short run's readings, and how long their handing over took, seconds."""
+    try:
+        await observer.begin()
+        t0_ns = time.monotonic_ns()
+        with anyio.fail_after(20):
+            while not until():  # noqa: ASYNC110 - a server's thread counts, which sets no event
+                await anyio.sleep(0.01)
+        began_s = time.monotonic()
+        return await observer.end(t0_ns), time.monotonic() - began_s
+    finally:
+        await observer.close()
+
+
+def one(url: str, interval_s: float = 0.05) -> Observer:
+    return Observer([Page(name=url, url=f"{url}/metrics")], interval_s=interval_s)
+
+
+async def test_readings_come_before_during_and_after_a_run() -> None:
+    asked: list[float] = []
+
+    def counted(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(time.monotonic())
+        page(b"vllm:num_requests_waiting 3\nvllm:num_preemptions_total %d\n" % len(asked))(handler)
+
+    with serving(counted) as url:
+        seen, _ = await watched(one(url), lambda: len(asked) >= 5)
+    own = seen.series[seen.series["metric"] == "vllm:num_preemptions_total"]
+    assert list(own["value"]) == list(range(1, len(asked) + 1))  # none is lost, the last came after the end
+    assert own["at_ns"].iloc[0] < 0 < own["at_ns"].iloc[1]
+    view = observe(seen, start_ns=0, end_ns=60 * 10**9)
+    assert view.value("preemptions", "n") == len(asked) - 1
+    assert view.value("waiting", "max") == 3
+    assert view.value("client_cpu_s", "n") is not None
+    assert any("GPU" in text for text in view.not_measured)
+
+
+async def test_a_second_run_has_its_own_readings() -> None:
+    with serving(page(WAITING)) as url:
+        observer = one(url, 10)
+        await observer.begin()
+        first = await observer.end(time.monotonic_ns())
+        second, _ = await watched(observer)
+    assert [report.scrapes for report in first.sources] == [2, 2] == [report.scrapes for report in second.sources]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (page(b"no", 401), "answers 401 (a key is wanted)"),
+        (page(b"no", 404), "answers 404"),
+        (page(b"\x00\xff garbage {{{ \n <html>"), "no metrics in it"),
+        (page(b""), "no metrics in it"),
+        (page(b"unknown_metric 1\n"), "no metric in it that is known here"),
+        (page(b'vllm:num_requests_waiting{engine="0" 3\nx 1\n'), "not readable (ValueError)"),
+        (endless, "a page of more than 8 MiB"),
+    ],
+)  # fmt: skip
+async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why(answer: Answer, why: str) -> None:
+    asked: list[str] = []
+
+    def counted(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        answer(handler)
+
+    with serving(counted) as url, serving(page(WAITING)) as good:
+        observer = Observer([Page(name=url, url=f"{url}/metrics")], [Page(name="good", url=good)], interval_s=0.02)
+        readings: list[float] = []
+        seen, took_s = await watched(observer, lambda: readings.append(0) or len(readings) > 10)
+    bad, fine, _ = seen.sources
+    assert (bad.scrapes, bad.failures, bad.why, asked) == (0, 1, why, ["/metrics"])
+    assert fine.scrapes > 2
+    assert took_s < 1
+    view = observe(seen, start_ns=0, end_ns=10**12)
+    assert view.not_measured[0] == f"{url}: {why}"
+
+
+@pytest.mark.parametrize("answer", [hanging, trickling])
+async def test_a_page_that_hangs_holds_up_neither_other_sources_nor_the_end(answer: Answer) -> None:
+    with serving(answer) as url, serving(page(WAITING)) as good:
+        observer = Observer([Page(name=url, url=f"{url}/metrics")], [Page(name="good", url=good)], interval_s=0.05)
+        seen, took_s = await watched(observer)
+    assert took_s < scraper.END_TIMEOUT_S
+    assert seen.sources[0].scrapes == 0
+    assert seen.sources[1].scrapes > 5
+
+
+async def test_a_page_that_begins_to_hang_delays_the_end_by_a_bounded_time() -> None:
+    asked: list[float] = []
+
+    def dying(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(0)
+        page(WAITING)(handler) if len(asked) < 3 else hanging(handler)
+
+    with serving(dying) as url:
+        seen, took_s = await watched(one(url), lambda: len(asked) >= 3)
+    assert took_s < END_TIMEOUT_S
+    assert seen.sources[0].scrapes == 2
+
+
+async def test_an_observer_that_is_killed_costs_its_readings_and_nothing_else() -> None:
+    with serving(page(WAITING)) as url:
+        observer = one(url)
+        await observer.begin()
+        assert observer.process_id is not None
+        os.kill(observer.process_id, signal.SIGKILL)
+        seen = await observer.end(time.monotonic_ns())
+        assert (len(seen.series), seen.sources[0].why) == (0, "the observer ended")
+        again, _ = await watched(observer)  # the next run is watched again
+    assert again.sources[0].scrapes == 2
+
+
+async def test_the_key_goes_to_the_target_alone_and_is_in_no_argument() -> None:
+    heads: dict[str, str | None] = {}
+
+    def noting(name: str) -> Answer:
+        def answer(handler: BaseHTTPRequestHandler) -> None:
+            heads[name] = handler.headers.get("authorization")
+            page(WAITING)(handler)
+
+        return answer
+
+    with serving(noting("target")) as url, serving(noting("other")) as other:
+        observer = Observer(
+            [Page(name=url, url=f"{url}/metrics", headers={"authorization": "Bearer sk-secret"})],
+            [Page(name="other", url=other)], interval_s=5,
+        )  # fmt: skip
+        await observer.start()
+        command = Path(f"/proc/{observer.process_id}/cmdline").read_bytes()  # noqa: ASYNC240 - no disk behind it
+        assert b"sk-secret" not in command
+        await watched(observer)
+    assert heads == {"target": "Bearer sk-secret", "other": None}
+
+
+async def test_nvidia_smi_is_read_where_the_server_is_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    says = "echo '0, 90, 40, 70000, 400.5, 1980'; echo '1, 70, [N/A], 1, 2, 3'"
+    tool.write_text(f"#!/bin/sh\nfor i in 1 2 3 4; do {says}; done\nexec sleep 20\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with serving(page(WAITING)) as url:
+        seen, took_s = await watched(one(url), iter([False] * 30 + [True]).__next__)
+    view = observe(seen, start_ns=-(10**10), end_ns=10**12)
+    assert took_s < scraper.END_TIMEOUT_S
+    assert view.metrics["gpu_busy"] == {"mean": pytest.approx(0.8), "max": pytest.approx(0.8)}
+    assert view.value("memory_busy", "max") == pytest.approx(0.4)
+
+
+def test_readings_are_thinned_evenly_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scraper, "MAX_ROWS", 100)
+    readings = scraper._Readings(name="x")
+    at = 0
+    for _ in range(400):
+        readings.add(at, [("m", {}, 1.0)])
+        at += readings.thinned
+    kept = [at_ns for at_ns, _, _ in readings.scrapes]
+    assert len(kept) <= 100
+    assert readings.thinned > 1
+    assert kept[0] == 0
+    assert {later - earlier for earlier, later in pairwise(kept)} == {readings.thinned}

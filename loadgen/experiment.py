@@ -6,11 +6,12 @@ import datetime
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 
 from analysis.search import Outcome, Search, SearchSpec, SeedBook
 from loadgen.errors import ResultsError, ScenarioError, TargetError
@@ -24,7 +25,7 @@ from loadgen.scenario import Scenario, differences
 from loadgen.sweep import Budget, carry_out
 from loadgen.workload import Workload, search_spec, seed_book
 
-__all__ = ["Setup", "check_context", "opened_runner", "pinned", "prepare", "resumed_scenario", "sweep"]
+__all__ = ["Setup", "adapted", "check_context", "opened_runner", "pinned", "prepare", "resumed_scenario", "sweep"]
 
 FORMAT = 1
 
@@ -76,6 +77,24 @@ def pinned(scenario: Scenario, workload: Workload) -> Scenario:
     return scenario.model_copy(update=read)
 
 
+def adapted(setup: Setup, offering: Offering) -> Setup:
+    """The setup with requests as the target takes them."""
+    if offering.format is None:
+        return setup
+    return replace(setup, workload=replace(setup.workload, format=offering.format))
+
+
+def _check_format(setup: Setup, directory: Path) -> None:
+    """Raises `ResultsError` where the target takes requests otherwise than when the experiment began."""
+    before = read_json(directory / "experiment.json")["target"].get("format")
+    now = orjson.loads(orjson.dumps(asdict(setup.workload.format)))
+    if before is not None and before != now:
+        changed = ", ".join(f"{k} {before.get(k)} → {v}" for k, v in now.items() if before.get(k) != v)
+        raise ResultsError(
+            f"--resume {directory}: the target takes requests otherwise than before ({changed}): begin a new experiment"
+        )
+
+
 def check_context(workload: Workload, offering: Offering) -> None:
     """Raises `ScenarioError` where a trace has requests that the target's context cannot hold."""
     limit = offering.max_model_len
@@ -124,6 +143,9 @@ async def opened_runner(
         progress.note(line)
     async with open_offering(setup.scenario, progress.note) as offering:
         check_context(setup.workload, offering)
+        setup = adapted(setup, offering)
+        if resume:
+            _check_format(setup, directory)
         experiment_id = read_json(directory / "experiment.json")["id"] if resume else secrets.token_hex(8)
         progress.note(f"{offering.label}: ready, model {offering.model}")
         # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
@@ -200,6 +222,7 @@ async def _manifest(
             "simulated": offering.simulated,
             "model": offering.model,
             "identity": dict(await offering.identity()),
+            "format": asdict(setup.workload.format),
         },
         "notes": [*offering.notes, *setup.workload.notes],
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import anyio.to_thread
@@ -13,14 +14,17 @@ from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import TargetUnfit, UsageError
 from loadgen.plan.bodies import Bodies, BodyRing
-from loadgen.plan.types import RunPlan
+from loadgen.plan.types import RequestFormat, RunPlan
 from loadgen.run import Offering
 from loadgen.scenario import Scenario
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import send_run
+from loadgen.target.findings import Unasked
+from loadgen.target.headers import load_headers
 from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
+from loadgen.target.idle import IdleWatch
 from loadgen.target.target import Target, open_target
 from loadgen.workload import request_format
 
@@ -45,11 +49,20 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
         ca_file=scenario.ca_file,
         cert_file=scenario.cert_file,
         key_file=scenario.key_file,
+        headers=load_headers(scenario.header),
         insecure=scenario.insecure,
+        proxied=scenario.transport == "httpx",
         ready_timeout_s=scenario.ready_timeout,
         progress=note,
     ) as target:
-        yield await LiveOffering.of(target, scenario, note)
+        watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
+        tasks = [asyncio.create_task(watch.run()) for watch in watches]
+        try:
+            yield await LiveOffering.of(target, scenario, note, watches)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,21 +73,39 @@ class LiveOffering:
     scenario: Scenario
     salted: bool  # the server takes a cache_salt
     content_unpaired: bool  # that it works could not be proved: content differs between rates instead
+    format: RequestFormat | None = None
+    watches: Sequence[IdleWatch] = ()
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    async def of(cls, target: Target, scenario: Scenario, note: Callable[[str], None]) -> LiveOffering:
-        """Find out what keeps runs cold on this target."""
-        offering = cls(target=target, scenario=scenario, salted=False, content_unpaired=False)
+    async def of(
+        cls, target: Target, scenario: Scenario, note: Callable[[str], None], watches: Sequence[IdleWatch] = ()
+    ) -> LiveOffering:
+        """Find out how the target takes requests, and what keeps runs cold on it.
+
+        Raises `TargetUnfit` with the option to set where it cannot do the work asked.
+        """
+        asked = request_format(scenario)
+        found = await target.capabilities(
+            asked,
+            extras=scenario.extra,
+            ask=Unasked(prompt=scenario.prompt is None, salt=scenario.cache == "salt"),
+        )
+        if found.needs:
+            raise TargetUnfit(f"{target.label}: {found.needs[0]}")
+        offering = cls(
+            target=target,
+            scenario=scenario,
+            salted=found.salt.accepted,
+            content_unpaired=scenario.cache == "salt" and not found.salt.proved,
+            format=found.format,
+            watches=watches,
+        )
         if scenario.insecure:
             offering.notes.append("the server's certificate was not verified (--insecure)")
         if scenario.cache == "keep":
             offering.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
-        elif scenario.cache == "salt":
-            support = await target.accepts_salt(request_format(scenario))
-            offering.salted, offering.content_unpaired = support.accepted, not support.proved
-            if not support.proved:
-                offering.notes.append(f"content unpaired across rates: {support.text}")
+        offering.notes += found.notes
         for line in offering.notes:
             note(line)
         return offering
@@ -130,6 +161,8 @@ class LiveOffering:
         extras = {**self.scenario.extra, **({"cache_salt": salt} if self.salted else {})}
         endpoint = self.target.endpoint(plan.format, extras)
         bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
+        if self.watches:
+            options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
         clock = LoopClock()
         try:
             return await send_run(plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop)
@@ -144,6 +177,7 @@ class VirtualOffering:
     profile_name: str
     profile: Profile = field(init=False)
     content_unpaired: bool = False
+    format: RequestFormat | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from loadgen.errors import Aborted, TargetUnfit, TargetUnreachable
 from loadgen.plan.plan import metadata
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
-from loadgen.plan.types import RunPlan
+from loadgen.plan.types import RequestFormat, RunPlan
 from loadgen.progress import Progress, RunLabel
 from loadgen.record.store import ExperimentStore
 from loadgen.scenario import Scenario
@@ -65,6 +65,11 @@ class Offering(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """Tokens that the target's context holds, where it says so."""
+        ...
+
+    @property
+    def format(self) -> RequestFormat | None:
+        """How the target takes requests, where that is not as asked or may not be; None: as asked."""
         ...
 
     @property
@@ -123,6 +128,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
         closed=scenario.closed,
+        prewarm=scenario.prewarm,
         slo=scenario.objective,
     )
 

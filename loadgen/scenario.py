@@ -33,6 +33,7 @@ from analysis.slo import Slo, parse_slo
 from analysis.units import parse_duration_s, parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
+from loadgen.target.headers import stored_header
 
 __all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario", "parse_window_s"]
 
@@ -67,9 +68,22 @@ SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEX
 Share = Annotated[str, BeforeValidator(_share)]
 Text = Annotated[str, BeforeValidator(str)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
+Headers = Annotated[
+    Texts, PlainSerializer(lambda entries: [stored_header(entry) for entry in entries], when_used="json")
+]
 
 NOT_HASHED = frozenset(
-    {"name", "require", "max_time", "max_requests", "max_tokens", "ready_timeout", "api_key_env", "api_key_file"}
+    {
+        "name",
+        "require",
+        "max_time",
+        "max_requests",
+        "max_tokens",
+        "ready_timeout",
+        "api_key_env",
+        "api_key_file",
+        "header",
+    }
 )
 _PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
 _PROCESSES = ("poisson", "gamma", "constant")
@@ -91,6 +105,7 @@ class Scenario(BaseModel):
     cert_file: str | None = None
     key_file: str | None = None
     insecure: bool = False
+    header: Headers = Field(default=(), repr=False)
     ready_timeout: SecondsOrZero = defaults.READY_TIMEOUT_S
     cache: Literal["salt", "reset", "keep"] = "salt"
     # the load
@@ -101,6 +116,7 @@ class Scenario(BaseModel):
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     closed: Annotated[int, Field(ge=1)] | None = None
     transport: Literal["wire", "httpx"] = "wire"
+    prewarm: Annotated[int, Field(ge=0, le=100_000)] = 0
     # a recorded load
     format: str | None = None
     map: str | None = None
@@ -153,6 +169,13 @@ class Scenario(BaseModel):
     max_time: Seconds | None = None
     max_requests: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("header")
+    @classmethod
+    def _headers_have_names(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(":" in entry for entry in entries):  # it may be a secret: it is not shown
+            raise ValueError("a header is written 'Name: value' or 'Name: env:VARIABLE'")
+        return entries
 
     @field_validator("slo")
     @classmethod
@@ -350,7 +373,7 @@ def _validated(cls: type[M], values: dict[str, Any], where: str, *, option: bool
         text = first["msg"].removeprefix("Value error, ")
         if key:
             text = f"{'--' + key.replace('_', '-') if option else key}: {text}"
-            if first["type"] != "value_error":
+            if first["type"] != "value_error" and key != "header":  # whose value is a secret
                 text += f" (got {first['input']!r})"
         raise ScenarioError(f"{where}: {text}" if where else text) from None
 

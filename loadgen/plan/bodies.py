@@ -27,7 +27,17 @@ __all__ = ["Bodies", "BodyRing", "check_format"]
 _IDS: Final = orjson.OPT_SERIALIZE_NUMPY
 # members a body has of its own; a second one of the same name would leave it to the server which of them holds
 _OWN_MEMBERS: Final = frozenset(
-    {"prompt", "messages", "max_tokens", "min_tokens", "ignore_eos", "temperature", "stream", "stream_options"}
+    {
+        "prompt",
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "ignore_eos",
+        "temperature",
+        "stream",
+        "stream_options",
+    }
 )
 
 
@@ -58,17 +68,18 @@ class Bodies:
         self._prompts = Prompts(plan)
         self._head = b"{" if members == b"{}" else members[:-1] + b","
         common: dict[str, Any] = {"temperature": self._form.temperature, "stream": self._form.stream}
-        if self._form.stream:
+        if self._form.stream and self._form.usage:
             common["stream_options"] = {"include_usage": True}
+        self._limit = b',"%s":' % self._form.limit_field.encode()
         self._tail = b"," + orjson.dumps(common)[1:]
 
     def encode(self, index: int) -> bytes:
         """The complete body of request `index`."""
         output = int(self.plan.output_tokens[index])
         if self._form.stop == "forced":
-            limits = b',"max_tokens":%d,"min_tokens":%d,"ignore_eos":true' % (output, output)
+            limits = b'%s%d,"min_tokens":%d,"ignore_eos":true' % (self._limit, output, output)
         else:
-            limits = b',"max_tokens":%d' % output
+            limits = b"%s%d" % (self._limit, output)
         return b"".join((self._head, self._content(index), limits, self._tail))
 
     def _content(self, index: int) -> bytes:

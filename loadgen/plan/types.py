@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,16 @@ class RequestFormat:
     temperature: float = 0.0
     token_ids: tuple[int, int] = (1000, 4000)  # half-open range that prompt token ids are drawn from
     stream: bool = True
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    usage: bool = True  # the stream is asked to report its token counts
+
+    def hashed(self) -> dict[str, Any]:
+        """What enters the workload hash; members that were added later only where they are not at their default."""
+        members = asdict(self)
+        for name, default in (("limit_field", "max_tokens"), ("usage", True)):
+            if members[name] == default:
+                del members[name]
+        return members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,14 +1,17 @@
 """Where requests go on the network: URLs taken apart, names resolved once, TLS contexts, and the machine's limits.
 
 All of it happens before t0. A name is resolved once and one address is kept: the first that accepts a connection
-(`localhost` may be ::1 first where the server listens on 127.0.0.1 only), else the first.
+(`localhost` may be ::1 first where the server listens on 127.0.0.1 only), else the first. A Unix socket is a base URL
+`unix:/path.sock`; its Host header says localhost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +21,24 @@ from urllib.parse import urlsplit
 from loadgen.errors import TargetUnreachable, UsageError
 from loadgen.send.api import Endpoint
 
-__all__ = ["Origin", "connection_limit", "raise_descriptor_limit", "resolve", "tls_context"]
+__all__ = [
+    "UNIX",
+    "Origin",
+    "connection_limit",
+    "exhausted",
+    "raise_descriptor_limit",
+    "resolve",
+    "socket_path",
+    "tls_context",
+]
+
+UNIX: Final = "unix:"  # a base URL of this scheme is the path of a Unix socket, e.g. unix:/run/vllm.sock
 
 _PROBE_S: Final = 2.0
 _RESERVED_DESCRIPTORS: Final = 16  # the journal, scrapes of the target, and the like while a run is on
 _PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})  # our machine refused, not the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +50,7 @@ class Origin:
     port: int
     tls: bool
     path: str  # of the request
+    socket_path: str = ""  # a Unix socket, instead of address and port
 
     @property
     def authority(self) -> str:
@@ -43,8 +59,24 @@ class Origin:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
+def socket_path(url: str) -> str:
+    """The path in a base URL of the form unix:/path.sock; empty for any other."""
+    return url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+
+
+def exhausted(error: BaseException | None) -> bool:
+    """Whether the operating system had no descriptor, address or port left for a connection, at any depth of causes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 async def resolve(url: str, path: str) -> Origin:
     """Resolve a base URL. Raises `UsageError` for one that is none, `TargetUnreachable` for a name nobody knows."""
+    if unix := socket_path(url):
+        return Origin(host="localhost", address="", port=80, tls=False, path=path, socket_path=unix)
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -96,11 +128,13 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def connection_limit(destinations: int) -> int | None:
-    """How many connections this process can have open to so many (address, port) pairs; `None` if nothing is known.
+def connection_limit(urls: Collection[str]) -> int | None:
+    """How many connections this process can have open to these base URLs; `None` if nothing is known.
 
-    The smaller of the file descriptors left and the ephemeral ports, of which each destination has the whole range.
+    The smaller of the file descriptors left and the ephemeral ports, of which each destination has the whole range and
+    a Unix socket needs none.
     """
+    destinations = set(urls)
     limits: list[int] = []
     with suppress(ImportError, OSError):
         import resource
@@ -109,7 +143,8 @@ def connection_limit(destinations: int) -> int | None:
         if soft != resource.RLIM_INFINITY:
             used = sum(1 for _ in _DESCRIPTORS.iterdir()) if _DESCRIPTORS.exists() else 0
             limits.append(max(soft - used - _RESERVED_DESCRIPTORS, 1))
-    with suppress(OSError, ValueError):
-        first, last = map(int, _PORT_RANGE.read_text().split())
-        limits.append((last - first + 1) * destinations)
+    if not any(map(socket_path, destinations)):
+        with suppress(OSError, ValueError):
+            first, last = map(int, _PORT_RANGE.read_text().split())
+            limits.append((last - first + 1) * len(destinations))
     return min(limits, default=None)

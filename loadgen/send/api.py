@@ -18,7 +18,7 @@ __all__ = ["Endpoint", "LiveCounts", "RecordSink", "RunOutput", "SendOptions"]
 class Endpoint:
     """Where requests go, and what each body's slot holds. `headers` may hold secrets: never logged or stored."""
 
-    urls: tuple[str, ...]  # base URLs, e.g. http://127.0.0.1:8000; request i goes to urls[i % len(urls)]
+    urls: tuple[str, ...]  # base URLs (http, https, unix:/path.sock); request i goes to urls[i % len(urls)]
     path: str  # e.g. /v1/completions
     model: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -39,6 +39,7 @@ class SendOptions:
     closed: int | None = None  # fixed concurrency baseline: N requests in flight, no schedule
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
+    prewarm: int = 0  # connections opened to each URL just before t0
     early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
     early_fail_after_ns: int = 0
 

@@ -32,7 +32,7 @@ from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import NS, Clock, Timer
 from loadgen.send.decide import Bounds
 from loadgen.send.flight import BodySource, Flight, Transport
-from loadgen.send.openai import HttpEnd, bounded, outcome_of, read_answer
+from loadgen.send.openai import HttpEnd, outcome_of, read_answer
 from loadgen.send.table import Tables
 
 __all__ = ["Dispatcher", "guarded"]
@@ -281,8 +281,8 @@ class Dispatcher:
         if flight.status == 200:
             complete = end == "complete"
             answer = read_answer(flight.parts, flight.stamps, content_type=flight.content_type, complete=complete)
-        elif flight.parts and not error:
-            error = bounded(b"".join(flight.parts[:8]))
+        elif not error:
+            error = flight.refusal()
         forced = flight.output_tokens_planned if self._forced else None
         outcome, text = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=forced)
         if end == "cancelled" and flight.cohort:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from analysis.schema import ABSENT
-from loadgen.send.openai import FirstTokenWatch, HttpEnd
+from loadgen.send.openai import FirstTokenWatch, HttpEnd, bounded
 
 __all__ = ["BodySource", "Flight", "Landing", "Transport"]
 
@@ -38,6 +38,7 @@ class Flight:
         "parts",
         "prefix_tokens_planned",
         "released_ns",
+        "retry_after",
         "scheduled_ns",
         "sent_ns",
         "stamps",
@@ -58,6 +59,7 @@ class Flight:
         self.handed_over = False  # the network was asked to take it: bytes written, or a connect begun for it
         self.status = ABSENT
         self.content_type = ""
+        self.retry_after = ""  # what a server that rejects says of when to come back; nobody does
         self.body = b""  # the request's
         self.parts: list[bytes] = []  # of the response body
         self.stamps: list[int] = []  # stamps[i]: the read that brought parts[i]
@@ -74,6 +76,11 @@ class Flight:
         self.status = status
         self.content_type = content_type
         self.watch = FirstTokenWatch() if status == 200 and "json" not in content_type else None
+
+    def refusal(self) -> str:
+        """What an answer other than 200 said, fit for a table."""
+        said = bounded(b"".join(self.parts[:8]))
+        return bounded(f"Retry-After {self.retry_after}: {said}") if self.retry_after else said
 
     def received(self, chunk: bytes, at_ns: int) -> None:
         """A piece of the response body, from the read stamped `at_ns`."""
@@ -100,11 +107,15 @@ class Transport(Protocol):
 
     @property
     def opened_peak(self) -> int | None:
-        """Connections that were open when the operating system refused another one; None if it never did."""
+        """Connections that carried a request when the operating system refused another one; None if it never did."""
         ...
 
     async def open(self) -> None:
         """Resolve names and read certificates, before t0. Raises `TargetUnreachable` or `UsageError`."""
+        ...
+
+    async def prewarm(self, count: int) -> None:
+        """Open `count` connections to each URL, just before t0. Raises `TargetUnreachable` or `UsageError`."""
         ...
 
     def start(self, flight: Flight, landing: Landing) -> None:

@@ -15,46 +15,58 @@ from urllib.request import getproxies
 import httpx
 
 from loadgen.errors import UsageError
-from loadgen.send.address import resolve, tls_context
+from loadgen.send.address import exhausted, resolve, socket_path, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
+from loadgen.send.connection import RESPONSE_LIMIT_BYTES
 from loadgen.send.flight import Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
-from loadgen.send.wire import RESPONSE_LIMIT_BYTES
 
 __all__ = ["HttpxTransport"]
 
 
 class HttpxTransport:
-    """One `httpx.AsyncClient`, one task a request."""
+    """An `httpx.AsyncClient` a URL, one task a request."""
 
     def __init__(self, endpoint: Endpoint, clock: Clock, *, keepalive_s: float) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._keepalive_s = keepalive_s
-        self._client: httpx.AsyncClient | None = None
+        self._clients: list[
+            tuple[httpx.AsyncClient, str]
+        ] = []  # with the request's URL, in the order of the endpoint's
         self._tasks: set[asyncio.Task[None]] = set()
-        self._urls: list[str] = []
+        self._busy = 0  # requests that have a connection
         self.opened_peak: int | None = None
 
     async def open(self) -> None:
-        """Check the URLs and make the client. Raises `TargetUnreachable` or `UsageError`."""
+        """Check the URLs and make the clients. Raises `TargetUnreachable` or `UsageError`."""
         proxied = getproxies()  # a proxy resolves the name itself, and perhaps only it can
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=self._keepalive_s)
         for url in self._endpoint.urls:
             if not proxied:
                 await resolve(url, self._endpoint.path)
-            self._urls.append(url.rstrip("/") + self._endpoint.path)
-        try:
-            self._client = httpx.AsyncClient(
-                verify=tls_context(self._endpoint),
-                headers={"content-type": "application/json", "accept-encoding": "identity", **self._endpoint.headers},
-                timeout=None,  # noqa: S113 - the dispatcher's time-out counts from the scheduled instant
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=None, keepalive_expiry=self._keepalive_s
-                ),
-            )
-        except (ValueError, TypeError, ImportError) as error:
-            raise UsageError(f"--transport httpx cannot be used as asked: {error}") from None
+            unix, base = socket_path(url), "http://localhost" if socket_path(url) else url.rstrip("/")
+            try:
+                client = httpx.AsyncClient(
+                    transport=httpx.AsyncHTTPTransport(uds=unix, limits=limits) if unix else None,
+                    verify=tls_context(self._endpoint),
+                    headers={
+                        "content-type": "application/json",
+                        "accept-encoding": "identity",
+                        **self._endpoint.headers,
+                    },
+                    timeout=None,  # noqa: S113 - the dispatcher's time-out counts from the scheduled instant
+                    limits=limits,
+                )
+            except (ValueError, TypeError, ImportError) as error:
+                raise UsageError(f"--transport httpx cannot be used as asked: {error}") from None
+            self._clients.append((client, base + self._endpoint.path))
+
+    async def prewarm(self, count: int) -> None:
+        """Not to be had: httpx connects only for a request. Raises `UsageError` if it is asked for."""
+        if count:
+            raise UsageError("--prewarm needs --transport wire: httpx opens no connection without a request")
 
     def start(self, flight: Flight, landing: Landing) -> None:
         """Send a request now."""
@@ -74,34 +86,36 @@ class HttpxTransport:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
+        for client, _ in self._clients:
+            await client.aclose()
 
     async def _exchange(self, flight: Flight, landing: Landing) -> None:
-        assert self._client is not None
         end: HttpEnd = "complete"
         error = ""
         began_connect_ns = 0
+        connected = False
+        client, url = self._clients[flight.target]
 
         async def trace(name: str, info: dict[str, Any]) -> None:
-            nonlocal began_connect_ns
-            if name == "connection.connect_tcp.started":
+            nonlocal began_connect_ns, connected
+            if name in ("connection.connect_tcp.started", "connection.connect_unix_socket.started"):
                 flight.handed_over = True
                 began_connect_ns = self._clock.now_ns()
-            elif name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            elif name.startswith("connection.") and name.endswith(".complete"):  # connected, then perhaps TLS
                 flight.connect_ns = self._clock.now_ns() - began_connect_ns
             elif name.endswith("send_request_headers.started"):
                 flight.handed_over = True
+                self._busy += not connected
+                connected = True
             elif name.endswith("send_request_body.complete"):
                 flight.sent_ns = self._clock.now_ns()
 
         try:
-            async with self._client.stream(
-                "POST", self._urls[flight.target], content=flight.body, extensions={"trace": trace}
-            ) as response:
+            async with client.stream("POST", url, content=flight.body, extensions={"trace": trace}) as response:
                 flight.opened(
                     self._clock.now_ns(), response.status_code, response.headers.get("content-type", "").lower()
                 )
+                flight.retry_after = bounded(response.headers.get("retry-after", ""))
                 received = 0
                 async for chunk in response.aiter_raw():
                     received += len(chunk)
@@ -112,6 +126,8 @@ class HttpxTransport:
                 if not ({"content-length", "transfer-encoding"} & response.headers.keys()) and end == "complete":
                     end = "eof" if response.http_version.startswith("HTTP/1") else "complete"
         except (httpx.ConnectError, httpx.ProxyError) as failure:
+            if exhausted(failure):
+                self.opened_peak = max(self.opened_peak or 0, self._busy)
             end, error = "connect", bounded(str(failure) or type(failure).__name__)
         except httpx.RemoteProtocolError as failure:
             died = "disconnect" in str(failure) or "closed" in str(failure)
@@ -119,5 +135,7 @@ class HttpxTransport:
             end, error = (kept if died else "bad"), bounded(str(failure))  # type: ignore[assignment]
         except httpx.HTTPError as failure:
             end, error = "lost", bounded(str(failure) or type(failure).__name__)
+        finally:
+            self._busy -= connected
         flight.handle = None
         landing.ended(flight, end, self._clock.now_ns(), error)

@@ -76,7 +76,8 @@ async def send_run(
     await transport.open()
     try:
         await _prefill(bodies)
-        limit = connection_limit(len(set(endpoint.urls)))
+        await transport.prewarm(options.prewarm)
+        limit = connection_limit(endpoint.urls)
         stopped = asyncio.Event()
         settings: dict[str, Any] = {
             "plan": plan,

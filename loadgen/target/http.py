@@ -9,17 +9,19 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
 import httpx
 import orjson
 
 from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.send.address import UNIX, socket_path
 
 __all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
 
@@ -45,6 +47,9 @@ class Answer:
     body: bytes
     truncated: bool = False
     location: str = ""
+    retry_after: str = ""
+    date: str = ""  # the server's clock
+    reads: tuple[tuple[int, int], ...] = ()  # monotonic ns of each read, and how much of the body there was then
 
     def json(self) -> Any:
         """The body as JSON, or `None` if it is none."""
@@ -97,18 +102,28 @@ class Tls:
 
 @dataclass(slots=True, kw_only=True)
 class Http:
-    """A client of one base URL. `headers` may hold a key: it is in no repr and no message."""
+    """A client of one base URL. `headers` may hold a key: it is in no repr and no message.
+
+    The load goes straight to the server, so what we ask about it does too: a proxy from the environment is used only
+    with `proxied`, for a load that takes it as well.
+    """
 
     base: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: Tls = field(default_factory=Tls)
     timeout_s: float = 10.0
+    proxied: bool = False
     _client: httpx.AsyncClient | None = field(default=None, repr=False)
 
     async def __aenter__(self) -> Http:
         verify = self.tls.context() if self.base.startswith("https") else False
-        # the load goes straight to the server, so what we ask about it does too: no proxy from the environment
-        self._client = httpx.AsyncClient(headers=dict(self.headers), verify=verify, trust_env=False)
+        unix = socket_path(self.base)
+        self._client = httpx.AsyncClient(
+            headers=dict(self.headers),
+            verify=verify,
+            trust_env=self.proxied,
+            transport=httpx.AsyncHTTPTransport(uds=unix) if unix else None,
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,11 +142,12 @@ class Http:
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
     ) -> Answer:
         assert self._client is not None
-        url = self.base + path
+        url = ("http://localhost" if socket_path(self.base) else self.base) + path
         timeout = self.timeout_s if timeout_s is None else timeout_s
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         kept, truncated = bytearray(), False
+        reads: list[tuple[int, int]] = []
         try:
             # httpx bounds each read, so that a server which trickles could hold us for ever: bound the whole as well
             with anyio.fail_after(timeout):
@@ -140,6 +156,7 @@ class Http:
                 ) as response:
                     async for chunk in response.aiter_bytes():
                         kept += chunk
+                        reads.append((time.monotonic_ns(), len(kept)))
                         if len(kept) > limit:
                             truncated = True
                             break
@@ -150,16 +167,21 @@ class Http:
         except httpx.InvalidURL:
             raise UsageError(f"target {shown(url)} is not a URL; write http://HOST:PORT") from None
         return Answer(
-            url=url, status=response.status_code, content_type=response.headers.get("content-type", ""),
+            url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
+            retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
+            reads=tuple(reads),
         )  # fmt: skip
 
 
 def base_url(text: str) -> str:
     """The base URL a user means: without a path of the API behind it, http:// where no scheme is given.
 
-    Raises `UsageError` for anything that is no plain http or https URL.
+    A Unix socket is unix:/path.sock, or http+unix:// with the path percent-encoded; the first form is returned. Raises
+    `UsageError` for anything that is neither that nor a plain http or https URL.
     """
+    if text.strip().startswith((UNIX, "http+unix:")):
+        return _unix_url(text.strip())
     candidate = text.strip() if "://" in text else f"http://{text.strip()}"
     try:
         parts = urlsplit(candidate)
@@ -177,6 +199,16 @@ def base_url(text: str) -> str:
     path = parts.path.rstrip("/")
     ending = next((ending for ending in _OURS if path.endswith(ending)), "")
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix(ending), "", ""))
+
+
+def _unix_url(text: str) -> str:
+    if text.startswith(UNIX):
+        path = text.removeprefix(UNIX).removeprefix("//")
+    else:
+        path = unquote(text.removeprefix("http+unix:").removeprefix("//").rstrip("/"))
+    if not path.startswith("/") or not path.isprintable():
+        raise UsageError(f"target {shown(text)} is not a Unix socket; write unix:/path/to.sock")
+    return UNIX + path
 
 
 def load_api_key(*, env: str | None = None, file: str | Path | None = None) -> str | None:
@@ -236,6 +268,8 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
         return Unreachable(f"{base}: the host name {host} is not known (DNS); check its spelling", "dns")
     if (tls := first(ssl.SSLError)) is not None:
         return Unreachable(f"{base}: {_tls_fault(tls)}", "tls")
+    if first(FileNotFoundError) is not None:
+        return Unreachable(f"{base}: there is no such socket (is the server up, is the path right?)", "refused")
     if first(ConnectionRefusedError) is not None:
         return Unreachable(
             f"{base}: connection refused; nothing listens there (is the server up, is the port right?)", "refused"

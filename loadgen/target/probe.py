@@ -1,52 +1,49 @@
-"""Small requests of our own: warm-up, and the proof that a cache salt makes a prompt cold.
+"""How a server takes requests, found out by a handful of small ones: never by its name, never more than ten.
 
-Their prompts come from the system's entropy, not from any plan's seed, so no run meets them in a cache.
+Theory of operation. The first request asks for everything at once, in the shape the load will have. A server that takes
+it is done with at one request (three with the proof of the cache salt, see `salt`). One that refuses it is asked for
+the barest request there is, and then for each feature in turn on top of what was taken so far. What a server takes is
+not what it does (unknown members are mostly ignored with a 200), so the answer is held against the request: reported
+prompt tokens, output tokens, events.
+
+What is refused is left out where that is safe: the limit's other name, usage, the salt, token ids unless the user asked
+for them. Where it would change the work (forced lengths, the temperature), the user has to choose, and is told how.
+
+Prompts come from the system's entropy, not from any plan's seed, so no run meets them in a cache.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import anyio
 import numpy as np
 
 from loadgen.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
+from loadgen.send.openai import Answer as Reading
+from loadgen.send.openai import read_answer
+from loadgen.target.capabilities import Capabilities
+from loadgen.target.findings import Seen, Unasked, judged
 from loadgen.target.http import Answer, Http
 from loadgen.target.metrics import Scrape, scrape
+from loadgen.target.salt import Lookup, SaltSupport, judge_salt
 
-__all__ = ["SaltSupport", "prove_salt", "timed_request", "warmup_body"]
+__all__ = ["NoEndpoint", "Probe", "timed_request", "warmup_body"]
 
-Proof = Literal["proved", "no_cache", "ignored", "unproved", "refused"]
 DEFAULT_BLOCK_TOKENS: Final = 16
+OUTPUT_TOKENS: Final = 16
 PROBE_TIMEOUT_S: Final = 60.0
+_SPECIAL_TOKENS: Final = 8  # a server may put so many of its own before a prompt
+_REFUSALS: Final = (400, 422, 500, 501)  # a 500 may be what becomes of a member that a server does not expect
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaltSupport:
-    """What is known of a server's `cache_salt`.
-
-    `proved`: an equal prompt hit the cache under its salt and did not under a new one. `no_cache`: the server says it
-    caches no prefixes, or an equal prompt under an equal salt hit nothing though it was looked up, so every prompt is
-    cold. `ignored`: the new salt hit. `unproved`: hits cannot be seen. `refused`: the server answers an error to it.
-    """
-
-    proof: Proof
-    text: str
-
-    @property
-    def accepted(self) -> bool:
-        """Whether `cache_salt` may be sent."""
-        return self.proof != "refused"
-
-    @property
-    def proved(self) -> bool:
-        """Whether equal prompts in two runs with two salts are known to be cold."""
-        return self.proof in ("proved", "no_cache")
+class NoEndpoint(TargetUnfit):
+    """The server does not have the path that requests are sent to."""
 
 
 def warmup_body(model: str, fmt: RequestFormat, input_tokens: int, output_tokens: int) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def warmup_body(model: str, fmt: RequestFormat, input_tokens: int, output_tokens
     Token ids give the length exactly; text has two characters a token at most, for a tokenizer is not known here.
     """
     rng = np.random.default_rng(secrets.randbits(128))
-    body: dict[str, Any] = {"model": model, "max_tokens": output_tokens, "temperature": fmt.temperature}
+    body: dict[str, Any] = {"model": model, fmt.limit_field: output_tokens, "temperature": fmt.temperature}
     if fmt.endpoint == "completions" and fmt.prompt == "ids":
         body["prompt"] = rng.integers(*fmt.token_ids, size=max(1, input_tokens)).tolist()
     else:
@@ -77,68 +74,146 @@ async def timed_request(http: Http, path: str, body: Mapping[str, Any], timeout_
     return anyio.current_time() - began_s, answer
 
 
-async def prove_salt(http: Http, path: str, model: str, fmt: RequestFormat, max_model_len: int | None) -> SaltSupport:
-    """Send one prompt under salt A twice and under salt B once, and watch the prefix cache's hits.
+@dataclass(slots=True, kw_only=True)
+class Probe:
+    """Asks one server; `run` once."""
 
-    Hits are read from each answer's cached tokens, else from the server's counters. Raises `TargetUnfit` if the same
-    request is refused without a salt too, and `TargetUnreachable`.
-    """
-    before = await scrape(http)
-    settings = before.labels("vllm:cache_config_info") if before is not None else {}
-    block = int(settings["block_size"]) if settings.get("block_size", "").isdecimal() else DEFAULT_BLOCK_TOKENS
-    length = min(max(256, 4 * block), (max_model_len or 4096) - 1)
-    body = warmup_body(model, fmt, length, 1)
-    salt_a, salt_b = secrets.token_hex(8), secrets.token_hex(8)
-    answer = await http.post(path, {**body, "cache_salt": salt_a}, timeout_s=PROBE_TIMEOUT_S)
-    if answer.status in (400, 422):
-        await timed_request(http, path, body, PROBE_TIMEOUT_S)
-        return SaltSupport(proof="refused", text=f"cache_salt is refused: {answer.excerpt}")
-    if answer.status != 200:
-        raise TargetUnfit(f"{http.base}: {path} answers {answer.status}: {answer.excerpt}")
-    if settings.get("enable_prefix_caching") == "False":
-        return SaltSupport(proof="no_cache", text="the server caches no prefixes: every prompt is cold")
-    filled = await scrape(http)
-    same = await timed_request(http, path, {**body, "cache_salt": salt_a}, PROBE_TIMEOUT_S)
-    repeated = await scrape(http)
-    other = await timed_request(http, path, {**body, "cache_salt": salt_b}, PROBE_TIMEOUT_S)
-    after = await scrape(http)
-    same_hits, other_hits = _hits(same[1], filled, repeated), _hits(other[1], repeated, after)
-    return _judge(same_hits, other_hits, looked_up=_looked_up(before, repeated) >= 2 * length)
+    http: Http
+    path: str
+    model: str
+    form: RequestFormat
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    max_model_len: int | None = None
+    ask: Unasked = field(default_factory=Unasked)
+    sent: int = 0
+    _refused: dict[str, str] = field(default_factory=dict)  # feature → the server's words
+    _salt: SaltSupport = field(default_factory=lambda: SaltSupport(proof="untried", text="not needed"))
+    _length: int = 0
+    _continuous: bool = False
+    _before: Scrape | None = None
 
-
-def _judge(same_hits: float | None, other_hits: float | None, *, looked_up: bool) -> SaltSupport:
-    if other_hits:
-        text = f"cache_salt is ignored: an equal prompt with a new salt found {other_hits:.0f} cached tokens"
-        return SaltSupport(proof="ignored", text=text)
-    if same_hits is None or other_hits is None:
-        text = "cache_salt is accepted, unproved: the server shows no prefix-cache hits"
-        return SaltSupport(proof="unproved", text=text)
-    if same_hits > 0:
-        text = (
-            f"cache_salt is proved: an equal prompt found {same_hits:.0f} cached tokens with its salt, 0 with a new one"
+    async def run(self) -> Capabilities:
+        """Ask. Raises `TargetUnfit` for a server that no option helps with, and `TargetUnreachable`."""
+        self._before = await scrape(self.http) if self.ask.salt else None
+        settings = self._before.labels("vllm:cache_config_info") if self._before is not None else {}
+        block = int(settings["block_size"]) if settings.get("block_size", "").isdecimal() else DEFAULT_BLOCK_TOKENS
+        self._length = max(1, min(max(256, 4 * block), (self.max_model_len or 4096) - OUTPUT_TOKENS))
+        self._continuous = self.ask.continuous and self.form.usage
+        body, answer = await self._post(self.form, salt=self.ask.salt)
+        if answer.status != 200:
+            body, answer = await self._narrow(answer)
+        reading = self._read(answer)
+        if self.form.prompt == "ids" and reading.input_tokens > self._length + _SPECIAL_TOKENS:
+            self._refused["ids"] = f"{reading.input_tokens} prompt tokens reported for {self._length} ids"
+            self.form = replace(self.form, prompt="text")
+            body, answer = await self._post(self.form, salt="cache_salt" in body)
+            reading = self._read(answer)
+        if "cache_salt" in body:
+            self._salt = await self._prove_salt(body, reading, settings)
+        seen = Seen(
+            form=self.form,
+            reading=reading,
+            reads=len(answer.reads),
+            input_tokens=self._length,
+            output_tokens=OUTPUT_TOKENS,
+            refused=self._refused,
+            continuous=self._continuous,
+            salt=self._salt,
+            ask=self.ask,
         )
-        return SaltSupport(proof="proved", text=text)
-    if looked_up:
-        return SaltSupport(
-            proof="no_cache", text="an equal prompt with an equal salt found nothing cached: all are cold"
+        findings, needs = judged(seen)
+        return Capabilities(format=self.form, salt=self._salt, findings=findings, needs=needs, requests=self.sent)
+
+    async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Answer]:
+        body = {**self.extras, **warmup_body(self.model, form, self._length, OUTPUT_TOKENS), "stream": form.stream}
+        if form.stream and form.usage:
+            body["stream_options"] = {"include_usage": True}
+            if self._continuous:
+                body["stream_options"]["continuous_usage_stats"] = True
+        if salt:
+            body["cache_salt"] = secrets.token_hex(8)
+        return body, await self._again(body)
+
+    async def _again(self, body: Mapping[str, Any]) -> Answer:
+        """Raises where no other shape of request would help."""
+        self.sent += 1
+        answer = await self.http.post(self.path, body, timeout_s=PROBE_TIMEOUT_S)
+        where = f"{self.http.base}: {self.path}"
+        if answer.status in (429, 503):
+            later = f", Retry-After {answer.retry_after}" if answer.retry_after else ""
+            remedy = "it is at its limit before any load: wait, or have the limit raised"
+            raise TargetUnfit(f"{where} rejects a single request ({answer.status}{later}): {answer.excerpt}; {remedy}")
+        if answer.status in (404, 405):
+            raise NoEndpoint(f"{where} is not there ({answer.status}: {answer.excerpt})")
+        if answer.status != 200 and answer.status not in _REFUSALS:
+            raise TargetUnfit(f"{where} answers {answer.status}: {answer.excerpt}")
+        return answer
+
+    async def _narrow(self, refusal: Answer) -> tuple[dict[str, Any], Answer]:
+        """From the barest request up to all that is taken; `self.form` becomes that."""
+        self._continuous = False
+        asked, form = self.form, replace(self.form, prompt="text", stop="natural", usage=False)
+        body, answer = await self._post(form)
+        if answer.status != 200:
+            self._refused["limit"] = answer.excerpt
+            form = replace(form, limit_field="max_completion_tokens")
+            body, answer = await self._post(form)
+        if answer.status != 200 and form.temperature != 1:
+            self._refused["temperature"] = answer.excerpt
+            form = replace(form, temperature=1.0)
+            body, answer = await self._post(form)
+        if answer.status != 200:
+            raise TargetUnfit(f"{self.http.base}: {self.path} answers {refusal.status}: {refusal.excerpt}")
+        for feature, change in (
+            ("usage", {"usage": asked.usage}),
+            ("ids", {"prompt": asked.prompt}),
+            ("forced", {"stop": asked.stop}),
+        ):
+            trial = replace(form, **change)
+            if trial == form:
+                continue
+            tried, said = await self._post(trial)
+            if said.status == 200:
+                form, body, answer = trial, tried, said
+            else:
+                self._refused[feature] = said.excerpt
+        if self.ask.salt:
+            self._before = await scrape(self.http)
+            tried, said = await self._post(form, salt=True)
+            if said.status == 200:
+                body, answer = tried, said
+            else:
+                self._salt = SaltSupport(proof="refused", text=f"refused: {said.excerpt}")
+        self.form = form
+        return body, answer
+
+    def _read(self, answer: Answer) -> Reading:
+        parts, stamps, begin = [], [], 0
+        for at_ns, end in answer.reads:
+            parts.append(answer.body[begin:end])
+            stamps.append(at_ns)
+            begin = end
+        reading = read_answer(parts or [b""], stamps or [0], content_type=answer.content_type, complete=True)
+        fault = reading.bad or reading.error or ("" if reading.events else "an answer without tokens")
+        if fault:
+            raise TargetUnfit(f"{self.http.base}: {self.path} answers 200, but not as OpenAI's API does: {fault}")
+        return reading
+
+    async def _prove_salt(self, body: Mapping[str, Any], reading: Reading, settings: Mapping[str, str]) -> SaltSupport:
+        """Send the same prompt under its salt and under another, and watch the prefix cache's hits."""
+        if settings.get("enable_prefix_caching") == "False":
+            return SaltSupport(proof="no_cache", text="the server caches no prefixes: every prompt is cold")
+        filled = await scrape(self.http)
+        first = Lookup(cached_tokens=reading.cached_tokens, before=self._before, after=filled)
+        if first.hits is None:
+            return judge_salt(first, first, first, prompt_tokens=self._length)
+        same = self._read(await self._again(body))
+        repeated = await scrape(self.http)
+        other = self._read(await self._again({**body, "cache_salt": secrets.token_hex(8)}))
+        after = await scrape(self.http)
+        return judge_salt(
+            first,
+            Lookup(cached_tokens=same.cached_tokens, before=filled, after=repeated),
+            Lookup(cached_tokens=other.cached_tokens, before=repeated, after=after),
+            prompt_tokens=max(reading.input_tokens, self._length if self.form.prompt == "ids" else 1),
         )
-    text = "cache_salt is accepted, unproved: an equal prompt with an equal salt found nothing cached either"
-    return SaltSupport(proof="unproved", text=text)
-
-
-def _hits(answer: Answer, before: Scrape | None, after: Scrape | None) -> float | None:
-    """Prompt tokens one request found cached: its own word, else the counters' difference; `None` if neither tells."""
-    parsed = answer.json()
-    usage = parsed.get("usage") if isinstance(parsed, dict) else None
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if isinstance(cached, int):
-        return float(cached)
-    if before is None or after is None or before.prefix_hits is None or after.prefix_hits is None:
-        return None
-    return after.prefix_hits - before.prefix_hits
-
-
-def _looked_up(before: Scrape | None, after: Scrape | None) -> float:
-    queries = [reading.prefix_queries if reading is not None else None for reading in (before, after)]
-    return queries[1] - queries[0] if queries[0] is not None and queries[1] is not None else 0.0

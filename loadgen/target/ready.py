@@ -46,6 +46,8 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
             if error.why not in _WORTH_WAITING:
                 raise
             fault = str(error)
+            if error.why == "timeout" and await _lists_models(http):  # a gateway asks all behind it before it answers
+                fault = None
         if fault is None:
             answer = await http.get("/v1/models")
             if answer.status not in _STARTING:
@@ -63,6 +65,13 @@ async def _not_up(http: Http) -> str | None:
     """Why the server is not up yet; `None` if it is, or has no such page (not everybody does)."""
     answer = await http.get("/health")
     return f"{http.base}: /health answers {answer.status}" if answer.status in _STARTING else None
+
+
+async def _lists_models(http: Http) -> bool:
+    try:
+        return (await http.get("/v1/models")).status == 200
+    except Unreachable:
+        return False
 
 
 def _find(base: str, answer: Answer, model: str | None) -> ModelCard:

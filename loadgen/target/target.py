@@ -17,11 +17,13 @@ import anyio
 from loadgen.errors import TargetUnfit, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
+from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
+from loadgen.target.findings import Unasked
 from loadgen.target.http import Http, Tls, Unreachable, base_url
 from loadgen.target.identity import identify
 from loadgen.target.metrics import Scrape, scrape
-from loadgen.target.probe import SaltSupport, prove_salt, timed_request, warmup_body
+from loadgen.target.probe import Probe, timed_request, warmup_body
 from loadgen.target.ready import Progress, wait_ready
 
 __all__ = ["Idle", "Policy", "Target", "open_target"]
@@ -137,16 +139,31 @@ class Target:
             raise _first(faults) from None
         return e2e_s
 
-    async def accepts_salt(self, request_format: RequestFormat | None = None) -> SaltSupport:
-        """Whether every server takes `cache_salt`, and whether it is proved that it works (method, section 4).
+    async def capabilities(
+        self,
+        request_format: RequestFormat | None = None,
+        *,
+        extras: Mapping[str, Any] | None = None,
+        ask: Unasked | None = None,
+    ) -> Capabilities:
+        """How every server takes requests of this format; of several servers, what all of them take.
 
-        Three small requests a server at most. The weakest of several servers' answers is given.
+        Ten small requests a server at most, three as a rule. Raises `TargetUnfit` where no option would help.
         """
-        fmt = request_format or RequestFormat()
-        answers = [
-            await prove_salt(http, PATHS[fmt.endpoint], self.model, fmt, self.max_model_len) for http in self.https
-        ]
-        return min(answers, key=lambda answer: (answer.accepted, answer.proved))
+        form, found = request_format or RequestFormat(), []
+        for http in self.https:
+            probe = Probe(
+                http=http,
+                path=PATHS[form.endpoint],
+                model=self.model,
+                form=form,
+                extras=extras or {},
+                max_model_len=self.max_model_len,
+                ask=ask or Unasked(),
+            )
+            found.append(await probe.run())
+            form = found[-1].format
+        return weakest(found)
 
     async def reset(self, policy: Policy, *, timeout_s: float = 60.0) -> str:
         """Make the servers cold by `policy`; says what was done.
@@ -195,6 +212,7 @@ async def open_target(
     cert_file: str | None = None,
     key_file: str | None = None,
     insecure: bool = False,
+    proxied: bool = False,
     ready_timeout_s: float = 60.0,
     request_timeout_s: float = 10.0,
     progress: Progress | None = None,
@@ -202,12 +220,15 @@ async def open_target(
     """Open what the user named: one or more URLs behind one target, or `emulator[:PROFILE]`.
 
     An emulator is started here and stopped when the context ends. `progress` is told in words while a server is waited
-    for. Raises `UsageError`, `TargetUnreachable`, `TargetUnfit`.
+    for. `proxied`: a proxy from the environment is used, as the httpx transport does for the load. Raises `UsageError`,
+    `TargetUnreachable`, `TargetUnfit`.
     """
     specs = (spec,) if isinstance(spec, str) else tuple(spec)
     tls = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, insecure=insecure)
     sent = dict(headers or {})
     if api_key is not None:
+        if any(name.lower() == "authorization" for name in sent):
+            raise UsageError("give the authorization by --header or as an API key, not both")
         sent["authorization"] = f"Bearer {api_key}"
     async with AsyncExitStack() as stack:
         label, urls = ", ".join(specs), tuple(specs)
@@ -223,7 +244,9 @@ async def open_target(
         if not urls or len(set(urls)) < len(urls):
             raise UsageError("give at least one target URL, and each once")
         https = [
-            await stack.enter_async_context(Http(base=url, headers=sent, tls=tls, timeout_s=request_timeout_s))
+            await stack.enter_async_context(
+                Http(base=url, headers=sent, tls=tls, timeout_s=request_timeout_s, proxied=proxied)
+            )
             for url in urls
         ]
         cards = [await wait_ready(http, model, timeout_s=ready_timeout_s, progress=progress) for http in https]

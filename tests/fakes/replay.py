@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from loadgen.send.connection import Connection
 from loadgen.send.flight import Flight
 from loadgen.send.openai import HttpEnd
-from loadgen.send.wire import _Connection
 
 
 class Replay:
@@ -21,11 +21,13 @@ class Replay:
         buffer = memoryview(bytearray(1 << 20))
         clock = SimpleNamespace(now_ns=lambda: self._now_ns)
         pool = SimpleNamespace(
-            transport=SimpleNamespace(read_buffer=buffer, clock=clock, connections=set()),
+            read_buffer=buffer,
+            clock=clock,
+            connections=set(),
             idle={},
             request=lambda body: body,
         )
-        self._connection = _Connection(cast("Any", pool))
+        self._connection = Connection(cast("Any", pool))
         self._connection.connection_made(_Transport())
         self._connection.send(self.flight, cast("Any", self))
 

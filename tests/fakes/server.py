@@ -55,7 +55,9 @@ class FakeServer:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:")
+                length = next(
+                    (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
+                )
                 request = Request(len(self.requests), head, await reader.readexactly(length), writer)
                 self.requests.append(request)
                 await self.script(request)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +18,7 @@ from loadgen.target.http import Http, base_url, load_api_key, shown
 from loadgen.target.identity import changed
 from loadgen.target.metrics import parse, scrape
 from loadgen.target.target import Target, open_target
-
-Reply = tuple[int, str, bytes]  # status, content type, body
-Pages = Mapping[str, Reply | bytes | None] | Callable[[str, bytes], Reply | bytes | None]
-JSON, HTML, TEXT = "application/json", "text/html", "text/plain"
-MODELS: Reply = (200, JSON, b'{"object":"list","data":[{"id":"m","max_model_len":512}]}')
-UP: dict[str, Reply | bytes | None] = {"/health": (200, TEXT, b""), "/v1/models": MODELS}
-
-
-@asynccontextmanager
-async def server(pages: Pages, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server that answers each path with a reply, raw bytes, or (None) never; unlisted paths are 404."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if (first := await reader.readexactly(1)) == b"\x16":  # a TLS handshake: what every HTTP server does then
-                writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-                return
-            head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            length = next(
-                (int(h.split(":")[1]) for h in head.split("\r\n") if h.lower().startswith("content-length")), 0
-            )
-            body = await reader.readexactly(length)
-            path = head.split(" ")[1]
-            reply = pages(path, head.encode() + body) if callable(pages) else pages.get(path, (404, JSON, b"{}"))
-            if reply is None:
-                await reader.read()
-            elif isinstance(reply, bytes):
-                writer.write(reply)
-            else:
-                status, kind, content = reply
-                writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nconnection: close\r\n".encode())
-                writer.write(f"content-length: {len(content)}\r\n\r\n".encode() + content)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    listening = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-    port = listening.sockets[0].getsockname()[1]
-    try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
-    finally:
-        listening.close()
+from tests.fakes.pages import HTML, JSON, MODELS, TEXT, UP, Reply, server
 
 
 async def refusal(spec: str | list[str], **options: Any) -> TargetError:
@@ -284,7 +239,7 @@ async def test_the_emulator_is_a_target_in_every_respect() -> None:
             times = await target.warm(3, [(64, 4), (32, 2)], fmt, concurrency=2)
             assert len(times) == 3
             assert all(0.001 < seconds < 5 for seconds in times)
-        salt = await target.accepts_salt()
+        salt = (await target.capabilities()).salt
         assert (salt.accepted, salt.proved, salt.proof) == (True, True, "no_cache")
         assert await target.reset("salt") == "a fresh cache_salt a run"
         assert await target.reset("reset") == "prefix cache reset"
@@ -360,6 +315,13 @@ def test_absent_metrics_are_none_and_labels_are_summed() -> None:
     assert (reading.total("b"), reading.outstanding, reading.prefix_hits, reading.started) == (None,) * 4
 
 
+def answer(prompt_tokens: int = 256) -> Reply:
+    """A whole answer to any probing request."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 16}
+    document = {"choices": [{"index": 0, "text": "x", "finish_reason": "length"}], "usage": usage}
+    return (200, JSON, json.dumps(document).encode())
+
+
 def caching_server(salted: bool) -> Callable[[str, bytes], Reply]:
     """A server with a prefix cache that respects `cache_salt`, or does not."""
     seen: set[str] = set()
@@ -374,7 +336,7 @@ def caching_server(salted: bool) -> Callable[[str, bytes], Reply]:
             totals["prefix_cache_queries_total"] += len(body["prompt"])
             totals["prefix_cache_hits_total"] += len(body["prompt"]) if key in seen else 0
             seen.add(key)
-            return (200, JSON, b'{"choices":[]}')
+            return answer(len(body["prompt"]))
         return MODELS
 
     return pages
@@ -382,23 +344,23 @@ def caching_server(salted: bool) -> Callable[[str, bytes], Reply]:
 
 async def test_a_salt_is_proved_ignored_unproved_or_refused() -> None:
     async with server(caching_server(True)) as url, open_target(url) as target:
-        assert (await target.accepts_salt()).proof == "proved"
+        assert (await target.capabilities()).salt.proof == "proved"
     async with server(caching_server(False)) as url, open_target(url) as target:
-        support = await target.accepts_salt()
+        support = (await target.capabilities()).salt
         assert (support.proof, support.accepted, support.proved) == ("ignored", True, False)
-    blind = {**UP, "/v1/completions": (200, JSON, b"{}")}
+    blind = {**UP, "/v1/completions": answer()}
     async with server(blind) as url, open_target(url) as target:
-        assert (await target.accepts_salt()).proof == "unproved"
+        assert (await target.capabilities()).salt.proof == "unproved"
     async with server(caching_server(True)) as good, server(blind) as bad, open_target([good, bad]) as target:
-        assert (await target.accepts_salt()).proof == "unproved"
+        assert (await target.capabilities()).salt.proof == "unproved"
 
     def strict(path: str, request: bytes) -> Reply:
         if b"cache_salt" in request:
             return (400, JSON, b'{"error":{"message":"unknown field"}}')
-        return MODELS
+        return answer() if path == "/v1/completions" else MODELS
 
     async with server(strict) as url, open_target(url) as target:
-        support = await target.accepts_salt()
+        support = (await target.capabilities()).salt
         assert (support.proof, support.accepted) == ("refused", False)
         assert "unknown field" in support.text
 

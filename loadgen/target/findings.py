@@ -1,0 +1,152 @@
+"""What the answer to a probing request says of a server, feature by feature; pure.
+
+A server that takes a member of a request may still ignore it, so what came is held against what was asked: prompt
+tokens, output tokens, events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from loadgen.plan.types import RequestFormat
+from loadgen.send.openai import Answer as Reading
+from loadgen.target.capabilities import Finding
+from loadgen.target.salt import SaltSupport
+
+__all__ = ["Seen", "Unasked", "judged"]
+
+_NATURAL_COST: Final = "output lengths are the model's own: comparable only with runs of the same kind"
+_TEXT_COST: Final = "prompt lengths are approximate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unasked:
+    """What the user left open, so that the program may choose or try it."""
+
+    prompt: bool = True  # token ids or text
+    salt: bool = True  # the cache policy wants a salt
+    continuous: bool = False  # try continuous usage too, which no run asks for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The last answer of a probe, and what led to its request. `refused`: feature → the server's words."""
+
+    form: RequestFormat  # of the request
+    reading: Reading
+    reads: int
+    input_tokens: int  # of a prompt of token ids
+    output_tokens: int  # asked for
+    refused: Mapping[str, str]
+    continuous: bool  # continuous usage was asked for
+    salt: SaltSupport
+    ask: Unasked
+
+
+def judged(seen: Seen) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """The findings in the order of a table, and what the user has to choose first, in sentences with the option."""
+    needs: list[str] = []
+    if "temperature" in seen.refused:
+        needs.append(f"the temperature is refused ({seen.refused['temperature']}): set --temperature 1")
+    found = [_streams(seen), _usage(seen)]
+    if seen.ask.continuous:
+        found.append(_continuous_usage(seen))
+    found += [_ids(seen, needs), _forced(seen, needs), _limit(seen), _salt(seen)]
+    return tuple(found), tuple(needs)
+
+
+def _streams(seen: Seen) -> Finding:
+    reading = seen.reading
+    if not reading.stream:
+        return Finding(
+            feature="streams",
+            found="no: one JSON document",
+            instead="the whole answer is one event",
+            cost="TTFT is E2E and there is no TPOT: bound e2e only",
+        )
+    end = "with" if reading.done else "without"
+    return Finding(feature="streams", found=f"yes: {len(reading.events)} events in {seen.reads} reads, {end} [DONE]")
+
+
+def _usage(seen: Seen) -> Finding:
+    if seen.reading.output_tokens_source == "usage":
+        return Finding(feature="usage", found="yes")
+    words = seen.refused.get("usage")
+    return Finding(
+        feature="usage",
+        found=f"refused ({words})" if words else "no",
+        instead="tokens are counted from events",
+        cost="output lengths are lower bounds, TPOT is approximate, prompt lengths are unchecked",
+    )
+
+
+def _continuous_usage(seen: Seen) -> Finding:
+    events = seen.reading.events
+    if not seen.continuous:
+        return Finding(feature="continuous usage", found="not tried")
+    if len(events) > 1 and all(tokens >= 0 for _, tokens in events[:-1]):
+        return Finding(feature="continuous usage", found="yes (no run asks for it)")
+    instead = "the first event counts as one token"
+    return Finding(feature="continuous usage", found="no", instead=instead)
+
+
+def _ids(seen: Seen, needs: list[str]) -> Finding:
+    feature, sent, reported = "token-id prompts", seen.input_tokens, seen.reading.input_tokens
+    words = seen.refused.get("ids")
+    if words is not None:
+        if not seen.ask.prompt:
+            needs.append(f"token ids as a prompt are refused ({words}): set --prompt text")
+        return Finding(feature=feature, found=f"refused ({words})", instead="text prompts", cost=_TEXT_COST)
+    if seen.form.prompt == "text":
+        why = "chat messages are text" if seen.form.endpoint == "chat" else "not asked for (--prompt text)"
+        return Finding(feature=feature, found=why, instead="text prompts", cost=_TEXT_COST, surprise=False)
+    if reported < 0:
+        return Finding(feature=feature, found="accepted", cost="prompt lengths are unchecked: no usage tells them")
+    if reported == sent:
+        return Finding(feature=feature, found=f"yes: {sent} ids are {reported} prompt tokens")
+    found = f"accepted: {reported} prompt tokens reported for {sent} ids"
+    return Finding(feature=feature, found=found, cost="prompts are not exactly as long as planned")
+
+
+def _forced(seen: Seen, needs: list[str]) -> Finding:
+    feature, option = "ignore_eos, min_tokens", "--stop natural"
+    reading, asked = seen.reading, seen.output_tokens
+    words = seen.refused.get("forced")
+    if words is None and seen.form.stop == "natural":
+        return Finding(
+            feature=feature, found=f"not asked for ({option})", instead=option, cost=_NATURAL_COST, surprise=False
+        )
+    by_events = reading.output_tokens_source == "events" and reading.finish_reason == "length"  # a lower bound
+    if words is None and (reading.output_tokens >= asked or by_events):
+        return Finding(feature=feature, found=f"accepted: {reading.output_tokens} of {asked} tokens came")
+    if words is not None:
+        found = f"refused ({words})"
+    else:
+        found = (
+            f"ignored: {reading.output_tokens} of {asked} tokens came ({reading.finish_reason or 'no finish_reason'})"
+        )
+    needs.append(f"ignore_eos and min_tokens are {found}, so no output length can be forced: set {option}")
+    return Finding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
+
+
+def _limit(seen: Seen) -> Finding:
+    if seen.form.limit_field == "max_tokens":
+        over = seen.reading.output_tokens - seen.output_tokens
+        if over > 0:
+            found = f"ignored: {seen.reading.output_tokens} tokens came for {seen.output_tokens}"
+            return Finding(feature="max_tokens", found=found, cost="outputs are longer than planned")
+        return Finding(feature="max_tokens", found="yes")
+    words = seen.refused.get("limit")
+    return Finding(
+        feature="max_tokens", found=f"refused ({words})" if words else "refused", instead="max_completion_tokens"
+    )
+
+
+def _salt(seen: Seen) -> Finding:
+    salt = seen.salt
+    if not seen.ask.salt or salt.proved:
+        return Finding(feature="cache_salt", found=salt.text)
+    instead = "other prompts at every rate and attempt"
+    return Finding(feature="cache_salt", found=salt.text, instead=instead, cost="content unpaired across rates")

@@ -1,0 +1,296 @@
+"""Every way to a server: Unix sockets, prewarmed pools, headers, mutual TLS, proxies; and a machine without ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from loadgen.cli import main
+from loadgen.errors import ScenarioError, TargetUnreachable, UsageError
+from loadgen.plan.types import RunPlan
+from loadgen.scenario import Scenario, load_scenario
+from loadgen.send.api import Endpoint, RunOutput, SendOptions
+from loadgen.send.clock import LoopClock
+from loadgen.send.session import run_loop, send_run
+from loadgen.target.headers import load_headers, stored_header
+from loadgen.target.http import base_url
+from tests.fakes.plans import Bodies, plan_at
+from tests.fakes.relay import HIDDEN, Doors, doors
+from tests.fakes.server import FakeServer, Script, answering, serving, stream
+
+SECRET = "sk-very-secret-4711"
+SHORT = ["--rate", "20", "--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
+         "--min-requests", "5", "--out", "r", "--json", "--quiet"]  # fmt: skip
+
+
+async def send(urls: tuple[str, ...], plan: RunPlan, **options: Any) -> RunOutput:
+    clock = LoopClock()
+    try:
+        endpoint = Endpoint(urls=urls, path="/v1/completions", model="m")
+        return await send_run(plan, Bodies(), endpoint, SendOptions(**options), clock=clock)
+    finally:
+        clock.close()
+
+
+# --- Unix sockets ----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def on_socket(script: Script, path: Path) -> AsyncIterator[FakeServer]:
+    fake = FakeServer(script)
+    listener = await asyncio.start_unix_server(fake.handle, path)
+    try:
+        yield fake
+    finally:
+        listener.close()
+        for request in fake.requests:
+            request.writer.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_unix_socket(tmp_path: Path, transport: str) -> None:
+    async def main() -> tuple[RunOutput, FakeServer]:
+        async with on_socket(stream(), tmp_path / "s") as fake:
+            plan = plan_at([5, 25, 45], window_ms=60)
+            return await send((f"unix:{tmp_path / 's'}",), plan, transport=transport), fake
+
+    output, fake = run_loop(main())
+    assert list(output.requests["outcome"]) == ["ok"] * 3
+    assert fake.connections == 1
+    assert (output.requests["connect_ns"] > 0).sum() == 1
+    assert b"\r\nhost: localhost\r\n" in fake.requests[0].head.lower()
+    assert output.facts.connection_limit is not None  # of descriptors; there are no ports to run out of
+
+
+def test_how_a_unix_socket_is_written() -> None:
+    for text in (
+        "unix:/run/v.sock",
+        "unix:///run/v.sock",
+        "http+unix://%2Frun%2Fv.sock",
+        "http+unix://%2Frun%2Fv.sock/",
+    ):
+        assert base_url(text) == "unix:/run/v.sock"
+    for text in ("unix:", "unix:run/v.sock", "unix:/a\x1bb", "http+unix://run"):
+        with pytest.raises(UsageError, match="write unix:/path/to") as caught:
+            base_url(text)
+        assert str(caught.value).isprintable()
+
+
+# --- the pool --------------------------------------------------------------------------------------------------------
+
+
+def test_prewarmed_connections_are_there_before_the_first_request() -> None:
+    at_once = plan_at([5] * 6, window_ms=10)
+
+    async def main(**options: Any) -> tuple[RunOutput, FakeServer]:
+        async with serving(stream()) as fake:
+            return await send((fake.url,), at_once, **options), fake
+
+    output, fake = run_loop(main(prewarm=6))
+    assert list(output.requests["outcome"]) == ["ok"] * 6
+    assert (output.requests["connect_ns"] == 0).all()
+    assert fake.connections == 6
+    output, _ = run_loop(main(prewarm=2))
+    assert (output.requests["connect_ns"] > 0).sum() == 4
+
+
+def test_connections_that_cannot_be_prewarmed_end_the_run_before_it_begins() -> None:
+    plan = plan_at([5], window_ms=10)
+    with pytest.raises(TargetUnreachable, match=r"connection 1 of 3 \(--prewarm\) failed: .*refused"):
+        run_loop(send(("http://127.0.0.1:9",), plan, prewarm=3))
+    with pytest.raises(UsageError, match="--prewarm needs --transport wire"):
+        run_loop(send(("http://127.0.0.1:9",), plan, prewarm=3, transport="httpx"))
+
+
+def test_a_server_that_rejects_says_when_to_come_back_and_nobody_does() -> None:
+    raw = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nslow"
+
+    async def main(transport: str) -> tuple[RunOutput, int]:
+        async with serving(answering(raw)) as fake:
+            output = await send((fake.url,), plan_at([5, 15, 25], window_ms=40), transport=transport)
+            return output, len(fake.requests)
+
+    for transport in ("wire", "httpx"):
+        output, seen = run_loop(main(transport))
+        assert set(output.requests["outcome"]) == {"rejected"}
+        assert set(output.requests["error"]) == {"HTTP 429: Retry-After 7: slow"}
+        assert seen == 3
+
+
+# Six ports in all, and more requests in flight than that: what fails then is this machine.
+NO_PORTS = """
+import asyncio, sys
+from pathlib import Path
+from analysis.judge import judge_run
+from analysis.slo import Slo
+from analysis.verdict import Criteria
+from loadgen.send.session import run_loop
+from tests.fakes.plans import plan_at
+from tests.fakes.server import serving, stream
+from tests.integration.test_connections import send
+
+async def main():
+    async with serving(stream(first_s=0.4)) as fake:
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("50000 50005")
+        slo = Slo(ttft_s=10)
+        output = await send((fake.url,), plan_at([10 * i for i in range(1, 31)], window_ms=310), transport=sys.argv[1])
+        verdict = judge_run(output.requests, output.facts, Criteria(slo=slo, min_requests=5))
+        print(verdict.status, verdict.blame, sorted(set(output.requests["outcome"])), output.facts.target_died)
+
+run_loop(main())
+"""
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_running_out_of_ports_is_the_machine_s_fault_and_not_the_server_s(transport: str) -> None:
+    isolated = ["unshare", "--net", "sh", "-c", 'ip link set lo up 2>/dev/null || ifconfig lo up; exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("needs a network namespace of its own")
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [*isolated, sys.executable, "-c", NO_PORTS, transport], cwd=root, capture_output=True, text=True
+    )
+    if "Network is unreachable" in done.stderr or "Errno 101" in done.stderr:
+        pytest.skip("the loopback interface of a new network namespace cannot be brought up")
+    assert done.stdout.split(" [")[0] == "INVALID client", done.stdout + done.stderr
+    assert "'connect_error', 'ok'" in done.stdout
+    assert "False" in done.stdout
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+
+def test_headers_are_read_and_their_values_kept_out_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", f" {SECRET}\n")
+    assert load_headers(["X-Key: env:TOKEN", "X-Route:a:b"]) == {"X-Key": SECRET, "X-Route": "a:b"}
+    for entries in (
+        [SECRET],
+        [f"X Y: {SECRET}"],
+        ["X-Key: env:NO_SUCH_VARIABLE"],
+        [f"Host: {SECRET}"],
+        [f"X: {SECRET}", f"x: {SECRET}"],
+        [f"X: {SECRET}\x00"],
+        ["X:"],
+    ):
+        with pytest.raises(UsageError) as caught:
+            load_headers(entries)
+        assert SECRET not in str(caught.value)
+    assert [stored_header(entry) for entry in (f"X-Key: {SECRET}", "X: env:TOKEN")] == ["X-Key:", "X: env:TOKEN"]
+
+
+def test_an_experiment_keeps_the_names_of_its_headers_alone() -> None:
+    scenario = load_scenario(None, {"header": [f"X-Key: {SECRET}", "X-Env: env:TOKEN"]})
+    assert SECRET not in repr(scenario) + json.dumps(scenario.stored())
+    assert scenario.sha256 == load_scenario(None, {}).sha256
+    again = Scenario.restore(scenario.stored())
+    assert again.header == ("X-Key:", "X-Env: env:TOKEN")
+    with pytest.raises(UsageError, match="--header X-Key: it has no value"):
+        load_headers(again.header)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(None, {"header": [[SECRET]]})
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ScenarioError, match="'Name: value'") as caught:
+        load_scenario(None, {"header": [SECRET]})
+    assert SECRET not in str(caught.value)
+
+
+# --- the command line through other doors ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Doors, Path]]:
+    directory = tmp_path_factory.mktemp("doors")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    for name, identity in (("server", "localhost"), ("client", "client")):
+        issued = authority.issue_cert(identity)
+        issued.private_key_pem.write_to_path(str(directory / f"{name}.key"))
+        issued.cert_chain_pems[0].write_to_path(str(directory / f"{name}.pem"))
+    with doors(directory) as found:
+        yield found, directory
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfd.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+def refusal(done: tuple[int, str, str]) -> str:
+    code, _, err = done
+    assert code == 3
+    assert len(err.splitlines()) == 1
+    return err
+
+
+def all_ok(done: tuple[int, str, str]) -> None:
+    code, out, err = done
+    assert code in (0, 4), err  # a busy machine may make the client late; then it says so
+    verdict = json.loads(out)["verdict"]
+    assert verdict["outcomes"] == {"ok": verdict["cohort"]}
+    assert verdict["cohort"] > 5
+
+
+def test_a_run_through_a_unix_socket_with_headers_and_a_warm_pool(
+    command: Command, ways: tuple[Doors, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = ways
+    monkeypatch.setenv("TOKEN", SECRET)
+    asked = ["--header", "X-Env: env:TOKEN", "--header", "X-Key: other-secret", "--prewarm", "3"]
+    found.take_heads()
+    done = command("run", "--target", found.unix, *asked, *SHORT)
+    all_ok(done)
+    posts = [head for head in found.take_heads() if head.startswith(b"post")]
+    assert len(posts) > 20
+    for head in posts:
+        assert f"x-env: {SECRET}\r\n".encode() in head + b"\r\n"
+        assert b"x-key: other-secret\r\n" in head + b"\r\n"
+    kept = b"".join(path.read_bytes() for path in Path("r").rglob("*") if path.is_file())
+    for secret in (SECRET, "other-secret"):
+        assert secret.encode() not in kept
+        assert secret not in done[1] + done[2]
+    assert json.loads(Path("r/experiment.json").read_text())["scenario"]["header"] == ["X-Env: env:TOKEN", "X-Key:"]
+
+
+def test_a_run_over_mutual_tls(command: Command, ways: tuple[Doors, Path]) -> None:
+    found, files = ways
+    trust = ["--ca-file", str(files / "ca.pem")]
+    own = ["--cert-file", str(files / "client.pem"), "--key-file", str(files / "client.key")]
+    asked = ["run", "--target", found.tls, "--ready-timeout", "100ms", *SHORT]
+    assert "certificate is not trusted" in refusal(command(*asked))
+    refusal(command(*asked, *trust))  # the server wants a certificate as well
+    all_ok(command(*asked, *trust, *own))
+
+
+def test_a_run_through_a_proxy(command: Command, ways: tuple[Doors, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = ways
+    monkeypatch.setenv("HTTP_PROXY", found.proxy)
+    for name in ("http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    asked = ["run", "--target", HIDDEN, "--ready-timeout", "100ms", *SHORT]
+    assert "not known" in refusal(command(*asked))  # the default transport goes straight there
+    found.take_heads()
+    all_ok(command(*asked, "--transport", "httpx"))
+    assert any(head.startswith(b"post http://hidden.invalid/v1/completions") for head in found.take_heads())

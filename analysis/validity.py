@@ -246,6 +246,8 @@ def _target(facts: RunFacts) -> Iterator[Finding]:
     # a target that died under load has changed by dying: that is a FAIL, which the judge gives
     if facts.target_changed and not facts.target_died:
         yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
+    if facts.target_odd:
+        yield Finding(check="target_health", blame="target", severity="warning", text=facts.target_odd)
 
 
 def _evidence(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ class RunFacts:
     wall_step_s: float = 0.0
     target_died: bool = False
     target_changed: str = ""  # what changed between before and after, in words
+    target_odd: str = ""  # what was not as before the first run although it was waited for, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
 
 

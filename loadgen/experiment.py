@@ -222,6 +222,8 @@ async def _manifest(
             "simulated": offering.simulated,
             "model": offering.model,
             "identity": dict(await offering.identity()),
+            "environment": dict(await offering.environment()),
+            "notes": setup.scenario.stored().get("note", {}),
             "format": asdict(setup.workload.format),
         },
         "notes": [*offering.notes, *setup.workload.notes],

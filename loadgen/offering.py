@@ -20,6 +20,8 @@ from loadgen.scenario import Scenario
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import send_run
+from loadgen.target.between import Between
+from loadgen.target.command import check_command
 from loadgen.target.findings import Unasked
 from loadgen.target.headers import load_headers
 from loadgen.target.http import load_api_key
@@ -37,6 +39,12 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
 
     Raises `UsageError`, `TargetUnreachable` or `TargetUnfit` with one line, before any load.
     """
+    for option, command in (
+        ("--restart-command", scenario.restart_command),
+        ("--between-command", scenario.between_command),
+    ):
+        if command:
+            check_command(option, command)
     if scenario.target[0].partition(":")[0] == "virtual":
         if len(scenario.target) > 1:
             raise UsageError("--target virtual stands alone; several targets are several URLs")
@@ -73,6 +81,7 @@ class LiveOffering:
     scenario: Scenario
     salted: bool  # the server takes a cache_salt
     content_unpaired: bool  # that it works could not be proved: content differs between rates instead
+    between: Between
     format: RequestFormat | None = None
     watches: Sequence[IdleWatch] = ()
     notes: list[str] = field(default_factory=list)
@@ -93,8 +102,17 @@ class LiveOffering:
         )
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
+        between = Between(
+            target=target,
+            policy=scenario.cache,
+            form=found.format,
+            command=scenario.restart_command or scenario.between_command,
+            ready_timeout_s=scenario.ready_timeout,
+            progress=note,
+        )
         offering = cls(
             target=target,
+            between=between,
             scenario=scenario,
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
@@ -130,22 +148,24 @@ class LiveOffering:
         """See `Offering`."""
         return self.target.max_model_len
 
-    async def settle(self) -> None:
-        """Wait until nothing runs or waits, then make the cache cold where the policy is to reset it."""
-        idle = await self.target.wait_idle()
-        if idle.idle is False:
-            raise TargetUnfit(f"{self.label}: {idle.text}; stop other clients of this server before it is measured")
-        if idle.idle is None and idle.text not in self.notes:
-            self.notes.append(idle.text)
-        await self.target.reset(self.scenario.cache)
+    async def settle(self) -> str:
+        """Wait until nothing runs or waits, act as the cache policy says, and see whether the target is well."""
+        odd = await self.between.settle()
+        if self.between.unseen and self.between.unseen not in self.notes:
+            self.notes.append(self.between.unseen)
+        return odd
 
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
         return await self.target.identity()
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    async def environment(self) -> Mapping[str, str]:
         """See `Offering`."""
-        return changed(before, after)
+        return await self.target.environment()
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+        """See `Offering`; a restart between runs is what two of the policies are for."""
+        return changed(before, after, restarted=between_runs and self.scenario.cache in ("restart", "command"))
 
     async def offer(
         self,
@@ -204,14 +224,19 @@ class VirtualOffering:
         """See `Offering`."""
         return self.profile.server.max_model_len
 
-    async def settle(self) -> None:
+    async def settle(self) -> str:
         """Every simulated run begins idle and cold."""
+        return ""
 
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
         return {"profile": self.profile_name, "description": self.profile.description}
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    async def environment(self) -> Mapping[str, str]:
+        """A simulated run has no machine."""
+        return {}
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
         """A profile does not change."""
         return ""
 

@@ -82,16 +82,23 @@ class Offering(Protocol):
         """What every output has to say about this target."""
         ...
 
-    async def settle(self) -> None:
-        """Wait until the target is idle and its state is as the policy wants it. Raises `TargetError`."""
+    async def settle(self) -> str:
+        """Wait until the target is idle and its state is as the policy wants it; what is odd about it, in words.
+
+        Raises `TargetError`.
+        """
         ...
 
     async def identity(self) -> Mapping[str, str]:
         """What the target says of itself. Raises `TargetUnreachable` when it is gone."""
         ...
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str:
-        """What differs between two identities, in words; empty if nothing does."""
+    async def environment(self) -> Mapping[str, str]:
+        """What the target runs on: machine, cards, libraries; what is not measured is named."""
+        ...
+
+    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+        """What differs between two identities that should not, in words; empty if nothing does."""
         ...
 
     async def offer(
@@ -200,9 +207,9 @@ class Runner:
         """
         plan = self.plan(request)
         label = self._label(request, plan)
-        await self.offering.settle()
+        odd = await self.offering.settle()
         before = dict(await self.offering.identity())
-        moved = self.offering.changed(self._identity, before) if self._identity else ""
+        moved = self.offering.changed(self._identity, before, between_runs=True) if self._identity else ""
         run = self.store.begin(request.key, self.variant)
         started = datetime.datetime.now(datetime.UTC)
         began = time.monotonic()
@@ -224,7 +231,7 @@ class Runner:
             )
         if self.stop.is_set():
             raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
-        output.facts = await self._with_target_facts(output, before, moved)
+        output.facts = replace(await self._with_target_facts(output, before, moved), target_odd=odd)
         verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload))
         sent = len(output.requests)
         done = Done(

@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
+import re
+import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +53,26 @@ def _many(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _words(value: object) -> object:
+    """A command as a shell would split it; no shell runs it."""
+    words = shlex.split(value) if isinstance(value, str) else value
+    if isinstance(value, str) and not words:
+        raise ValueError("the command is empty")
+    return words
+
+
+def _notes(value: object) -> object:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    notes = {}
+    for text in value:
+        key, equals, told = str(text).partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{text!r} is not of the form KEY=VALUE, such as gpu='H100 SXM'")
+        notes[key.strip()] = told
+    return notes
+
+
 def parse_window_s(text: str) -> tuple[float, float]:
     """Start and end in seconds of `10m..40m`; `10m..` and `..40m` are open at one end. Raises `ValueError`."""
     start, dots, end = text.partition("..")
@@ -68,6 +90,7 @@ SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEX
 Share = Annotated[str, BeforeValidator(_share)]
 Text = Annotated[str, BeforeValidator(str)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
+Command = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Headers = Annotated[
     Texts, PlainSerializer(lambda entries: [stored_header(entry) for entry in entries], when_used="json")
 ]
@@ -75,6 +98,7 @@ Headers = Annotated[
 NOT_HASHED = frozenset(
     {
         "name",
+        "note",
         "require",
         "max_time",
         "max_requests",
@@ -85,6 +109,8 @@ NOT_HASHED = frozenset(
         "header",
     }
 )
+REDACTED = "[redacted]"
+_SECRET = re.compile(r"(?i)(api[-_]?key|passw(or)?d|secret|bearer|(auth|access|hf|api)[-_]?token)")
 _PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
 _PROCESSES = ("poisson", "gamma", "constant")
 _OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
@@ -107,7 +133,10 @@ class Scenario(BaseModel):
     insecure: bool = False
     header: Headers = Field(default=(), repr=False)
     ready_timeout: SecondsOrZero = defaults.READY_TIMEOUT_S
-    cache: Literal["salt", "reset", "keep"] = "salt"
+    cache: Literal["salt", "reset", "restart", "command", "keep"] = "salt"
+    restart_command: Command = ()
+    between_command: Command = ()
+    note: Annotated[dict[str, Text], BeforeValidator(_notes)] = Field(default_factory=dict)
     # the load
     rate: Text = "2..18"
     arrivals: Text = "poisson"
@@ -247,6 +276,16 @@ class Scenario(BaseModel):
             refuse("require needs an SLO of your own: the placeholder SLO decides nothing; set slo")
         return self
 
+    @model_validator(mode="after")
+    def _commands_have_their_policy(self) -> Self:
+        for policy, key in (("restart", "restart_command"), ("command", "between_command")):
+            command = getattr(self, key)
+            if (self.cache == policy) != bool(command):
+                raise ValueError(f"{key} and cache = {policy} go together: give both, or neither")
+            if any(_SECRET.search(word) for word in command):
+                raise ValueError(f"{key} names a secret and would be stored: let the command read a file or a variable")
+        return self
+
     def _no_contradictions_of_a_trace(self, refuse: Callable[[str], None]) -> None:
         file = self.arrivals_file
         if file is None and not (self.lengths or "").startswith("trace:"):
@@ -322,7 +361,10 @@ class Scenario(BaseModel):
 
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        stored = self.model_dump(mode="json", exclude_defaults=True)
+        if self.note:
+            stored["note"] = {key: REDACTED if _SECRET.search(key) else told for key, told in self.note.items()}
+        return stored
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any]) -> Self:

@@ -74,8 +74,13 @@ _OPTIONS: dict[str, Any] = {
     ],
     "ready_timeout": _text(_TARGET, "How long to wait for the target to be ready (default 60s).", _DURATION),
     "cache": _text(
-        _TARGET, "Prefix cache between runs: salt (default), reset (POST /reset_prefix_cache) or keep.", "POLICY"
+        _TARGET,
+        "Between runs: salt (default), reset (POST /reset_prefix_cache), restart, command or keep.",
+        "POLICY",
     ),
+    "restart_command": _text(_TARGET, "With --cache restart: restarts the server and returns; no shell.", "COMMAND"),
+    "between_command": _text(_TARGET, "With --cache command: run before every run; no shell.", "COMMAND"),
+    "note": _texts(_TARGET, "A fact about the target for the record; repeatable.", "KEY=VALUE"),
     "rate": _text(_LOAD, "2..18 searches that range; 2,4,6 or 2..18:2 measures just those rates (requests/s).", "RATE"),
     "arrivals": _text(
         _LOAD, "poisson (default), gamma, constant, trace:FILE, fit-gamma:FILE or fit-mmpp:FILE.", "PROCESS"

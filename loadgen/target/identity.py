@@ -2,17 +2,23 @@
 
 An identity is a flat dict of strings, its keys `N.name` for the N-th URL, so that it can be stored, hashed and compared
 as it is. Only listed settings are taken from /server_info: the rest of that page may hold secrets.
+
+Behind one URL there may be a load balancer, so the version and the process are asked for over several new connections.
+Servers of different versions are a target that changes, whenever one looks. Several of the same version are not, but
+whether one of them restarted cannot be seen from here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from loadgen.target.http import Http, Unreachable, shown
-from loadgen.target.metrics import scrape
+from loadgen.target.metrics import Scrape, scrape
 
-__all__ = ["changed", "identify"]
+__all__ = ["changed", "environment", "identify", "version"]
 
 _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
     "model_config": ("dtype", "quantization", "enforce_eager", "max_model_len"),
@@ -21,7 +27,15 @@ _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
     "scheduler_config": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "max_num_queued_reqs",
                          "policy", "async_scheduling", "stream_interval"),
 }  # fmt: skip
-_STARTED: Final = "started"
+# what the server's machine and libraries are, of the page's "system_env"
+_ENVIRONMENT: Final = ("os", "cpu_info", "torch_version", "cuda_runtime_version", "cudnn_version",
+                       "nvidia_driver_version", "nvidia_gpu_models", "gpu_topo", "rocm_version",
+                       "hip_runtime_version")  # fmt: skip
+_NCCL: Final = re.compile(r"nvidia-nccl-cu\d+==(\S+)")
+_ENVIRONMENT_CHARS: Final = 4000  # a topology matrix of 8 cards is 1,500
+_INFO_TIMEOUT_S: Final = 60.0  # the first answer of vLLM's page waits for other programs that it asks
+_STARTED, _VERSION, _MIXED, _SEVERAL = "started", "version", "mixed", "several"
+_VIEWS: Final = 3  # new connections: round robin shows two servers for certain, chance in three cases of four
 
 
 async def identify(http: Http, model: str) -> dict[str, str]:
@@ -31,16 +45,22 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     for name in ("root", "max_model_len"):
         if card.get(name) is not None:
             facts[name] = shown(str(card[name]))
-    version = await _json(http, "/version")
-    if version.get("version") is not None:
-        facts["version"] = shown(str(version["version"]))
-    reading = await scrape(http)
+    views = [await _view(http) for _ in range(_VIEWS)]
+    versions = sorted({told for told, _ in views if told})
+    if versions:
+        facts[_VERSION] = " and ".join(versions)
+    if len(versions) > 1:
+        facts[_MIXED] = f"servers of different versions answer behind one URL ({facts[_VERSION]})"
+    starts = {reading.started for _, reading in views if reading is not None and reading.started is not None}
+    if len(starts) == 1:
+        facts[_STARTED] = f"{starts.pop():.2f}"
+    elif starts:
+        facts[_SEVERAL] = "several servers answer behind one URL: a restart of one of them cannot be seen"
+    reading = views[0][1]
     if reading is not None:
-        if reading.started is not None:
-            facts[_STARTED] = f"{reading.started:.2f}"
         for name, value in sorted(reading.labels("vllm:cache_config_info").items()):
             facts[f"cache.{name}"] = shown(value)
-    config = (await _json(http, "/server_info?config_format=json")).get("vllm_config")
+    config = (await _info(http)).get("vllm_config")
     for section, names in _SETTINGS.items():
         held = config.get(section) if isinstance(config, dict) else None
         for name in names:
@@ -49,28 +69,73 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     return facts
 
 
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What differs between two identities, in words; empty if nothing does."""
+async def version(http: Http) -> str:
+    """The server's version; empty if it does not tell."""
+    told = (await _json(http, "/version")).get("version")
+    return "" if told is None else shown(str(told))
+
+
+async def environment(http: Http) -> dict[str, str]:
+    """The server's machine and libraries as it tells of them itself, `env.` before each name; empty if it does not."""
+    told = (await _info(http)).get("system_env")
+    if not isinstance(told, dict):
+        return {}
+    facts = {f"env.{name}": shown(str(told[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if told.get(name)}
+    if (nccl := _NCCL.search(str(told.get("pip_packages")))) is not None:
+        facts["env.nccl_version"] = shown(nccl[1])
+    return facts
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: bool = False) -> str:
+    """What differs between two identities, in words; empty if nothing does.
+
+    With `restarted` another process is no difference. Different versions behind one URL are one, even if both
+    identities tell of the same.
+    """
     said: list[str] = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
-        if old == new:
-            continue
         number, name = key.split(".", 1)
+        mixed = after.get(f"{number}.{_MIXED}", before.get(f"{number}.{_MIXED}"))
         where = before.get(f"{number}.url", after.get(f"{number}.url", f"target {number}"))
-        if old is None or new is None:
-            said.append(f"{where}: {name} {'appeared' if old is None else 'is no longer told'} ({new or old})")
+        if name == _MIXED:
+            said.append(f"{where}: {mixed}")
+        elif old == new or name == _SEVERAL or (name == _VERSION and mixed is not None):
+            continue
         elif name == _STARTED:
-            said.append(f"{where}: the server restarted (its process started {float(new) - float(old):+.0f} s apart)")
+            several = f"{number}.{_SEVERAL}" in before.keys() | after.keys()
+            if not restarted and not several:
+                said.append(f"{where}: {_restart(old, new)}")
+        elif old is None or new is None:
+            said.append(f"{where}: {name} {'appeared' if old is None else 'is no longer told'} ({new or old})")
         else:
             said.append(f"{where}: {name} was {old}, is {new}")
     return "; ".join(said)
 
 
-async def _json(http: Http, path: str) -> dict[str, Any]:
+def _restart(old: str | None, new: str | None) -> str:
+    if old is None or new is None:
+        return f"when its process started {'is told now' if old is None else 'is no longer told'}"
+    apart_s = float(new) - float(old)
+    if apart_s < 0:
+        return f"another server answers than before (its process is {-apart_s:.0f} s older)"
+    return f"the server restarted (its process started {apart_s:+.0f} s apart)"
+
+
+async def _view(http: Http) -> tuple[str, Scrape | None]:
+    """Version and metrics of whoever answers a new connection."""
+    async with replace(http, _client=None) as fresh:
+        return await version(fresh), await scrape(fresh)
+
+
+async def _info(http: Http) -> dict[str, Any]:
+    return await _json(http, "/server_info?config_format=json", timeout_s=_INFO_TIMEOUT_S)
+
+
+async def _json(http: Http, path: str, *, timeout_s: float | None = None) -> dict[str, Any]:
     """The JSON object at a path, or an empty one."""
     try:
-        answer = await http.get(path)
+        answer = await http.get(path, timeout_s=timeout_s)
     except Unreachable:
         return {}
     parsed = answer.json() if answer.status == 200 else None

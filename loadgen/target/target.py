@@ -1,8 +1,8 @@
 """The target of a run: what is loaded, and everything we ask of it that is not load.
 
 Theory of operation. A `Target` is one or more base URLs that serve the same model, opened by `open_target`, which waits
-for them and knows their model. Between runs it is asked to be idle, warmed, and made cold by a policy; before and after
-a run it is asked who it is. Nothing here runs while load is on: a scrape costs a server 5 to 25 ms.
+for them and knows their model. Between runs it is asked to be idle, warmed, and made cold (by a policy: `between`);
+before and after a run it is asked who it is. Nothing here runs while load is on: a scrape costs a server 5 to 25 ms.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 
@@ -20,15 +20,15 @@ from loadgen.send.api import Endpoint
 from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
 from loadgen.target.findings import Unasked
+from loadgen.target.hardware import local_hardware
 from loadgen.target.http import Http, Tls, Unreachable, base_url
-from loadgen.target.identity import identify
+from loadgen.target.identity import environment, identify, version
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.probe import Probe, timed_request, warmup_body
 from loadgen.target.ready import Progress, wait_ready
 
-__all__ = ["Idle", "Policy", "Target", "open_target"]
+__all__ = ["Idle", "Target", "open_target"]
 
-Policy = Literal["salt", "reset", "keep"]  # what makes a run cold, or that nothing does
 EMULATOR_MARK: Final = "loadgen-emulator"  # in the version of every emulated server, and in no other
 PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
@@ -74,6 +74,14 @@ class Target:
         facts: dict[str, str] = {}
         for number, http in enumerate(self.https):
             facts |= {f"{number}.{name}": value for name, value in (await identify(http, self.model)).items()}
+        return facts
+
+    async def environment(self) -> dict[str, str]:
+        """What the servers run on, keys as of an identity: told by themselves, and by this machine of those on it."""
+        facts: dict[str, str] = {}
+        for number, http in enumerate(self.https):
+            found = await environment(http) | await local_hardware(http.base)
+            facts |= {f"{number}.{name}": value for name, value in found.items()}
         return facts
 
     async def alive(self, timeout_s: float = 2.0) -> bool:
@@ -165,24 +173,28 @@ class Target:
             form = found[-1].format
         return weakest(found)
 
-    async def reset(self, policy: Policy, *, timeout_s: float = 60.0) -> str:
-        """Make the servers cold by `policy`; says what was done.
+    async def started(self) -> dict[str, float | None]:
+        """URL → when the server's process started, Unix seconds; `None` where it does not tell, or is not there."""
+        readings = {http.base: await scrape(http) for http in self.https}
+        return {url: None if reading is None else reading.started for url, reading in readings.items()}
 
-        `salt` leaves them alone, for each run brings its own salt; `reset` empties the prefix cache and reads whether
-        it was, retrying while requests still run; `keep` keeps it. Raises `TargetUnfit`.
+    async def wait_ready(self, timeout_s: float, progress: Progress | None = None) -> None:
+        """Wait until every server serves the model (again). Raises `TargetUnreachable` or `TargetUnfit`."""
+        for http in self.https:
+            await wait_ready(http, self.model, timeout_s=timeout_s, progress=progress)
+
+    async def reset_cache(self, *, timeout_s: float = 60.0) -> None:
+        """Empty the prefix caches, an external one too, and read whether they were; retries while requests still run.
+
+        Raises `TargetUnfit`.
         """
-        if policy == "salt":
-            return "a fresh cache_salt a run"
-        if policy == "keep":
-            return "cache kept: runs are blocks of one another's history"
         for http in self.https:
             await self._reset_one(http, timeout_s)
-        return "prefix cache reset"
 
     async def _reset_one(self, http: Http, timeout_s: float) -> None:
         began_s = anyio.current_time()
         while True:
-            answer = await http.post("/reset_prefix_cache")
+            answer = await http.post("/reset_prefix_cache?reset_external=true")
             if answer.status in (404, 405):
                 remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1, or use the salt policy"
                 raise TargetUnfit(f"{http.base}: there is no /reset_prefix_cache ({answer.status}); {remedy}")
@@ -254,7 +266,7 @@ async def open_target(
             named = ", ".join(f"{http.base}: {card.name}" for http, card in zip(https, cards, strict=True))
             raise TargetUnfit(f"the target's URLs serve different models ({named}); choose one with --model")
         lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
-        simulated = [EMULATOR_MARK in (await identify(http, cards[0].name)).get("version", "") for http in https]
+        simulated = [EMULATOR_MARK in await version(http) for http in https]
         yield Target(
             label=label,
             simulated=any(simulated),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import ssl
@@ -14,6 +15,7 @@ import trustme
 
 from loadgen.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
 from loadgen.plan.types import RequestFormat
+from loadgen.target.hardware import local_hardware
 from loadgen.target.http import Http, base_url, load_api_key, shown
 from loadgen.target.identity import changed
 from loadgen.target.metrics import parse, scrape
@@ -241,8 +243,7 @@ async def test_the_emulator_is_a_target_in_every_respect() -> None:
             assert all(0.001 < seconds < 5 for seconds in times)
         salt = (await target.capabilities()).salt
         assert (salt.accepted, salt.proved, salt.proof) == (True, True, "no_cache")
-        assert await target.reset("salt") == "a fresh cache_salt a run"
-        assert await target.reset("reset") == "prefix cache reset"
+        await target.reset_cache()
         assert await target.alive()
         with pytest.raises(TargetUnfit, match="max_tokens must be at least 1, got 0"):
             await target.warm(1, [(8, 0)])
@@ -369,19 +370,18 @@ async def test_a_reset_is_read_and_retried_until_it_succeeds() -> None:
     answers = iter([b'{"success":false}', b"", b'{"success":true}'])
 
     def pages(path: str, _: bytes) -> Reply:
-        return (200, JSON, next(answers)) if path == "/reset_prefix_cache" else MODELS
+        return (200, JSON, next(answers)) if path == "/reset_prefix_cache?reset_external=true" else MODELS
 
     async with server(pages) as url, open_target(url) as target:
-        assert await target.reset("reset", timeout_s=10) == "prefix cache reset"
+        await target.reset_cache(timeout_s=10)
         assert next(answers, None) is None
-    never = {**UP, "/reset_prefix_cache": (200, JSON, b'{"success":false}')}
+    never = {**UP, "/reset_prefix_cache?reset_external=true": (200, JSON, b'{"success":false}')}
     async with server(never) as url, open_target(url) as target:
         with pytest.raises(TargetUnfit, match=r"was not reset within 0\.05 s"):
-            await target.reset("reset", timeout_s=0.05)
+            await target.reset_cache(timeout_s=0.05)
     async with server(UP) as url, open_target(url) as target:
         with pytest.raises(TargetUnfit, match="VLLM_SERVER_DEV_MODE=1"):
-            await target.reset("reset")
-        assert (await target.reset("keep")).startswith("cache kept")
+            await target.reset_cache()
 
 
 def test_a_changed_identity_is_told_in_words() -> None:
@@ -392,15 +392,68 @@ def test_a_changed_identity_is_told_in_words() -> None:
         "http://a: the server restarted (its process started +60 s apart); http://a: version was 1, is 2"
     )
     assert changed(before, dict(before)) == ""
+    restarted = before | {"0.started": "160.00"}
+    assert changed(before, restarted, restarted=True) == ""
+    assert changed(restarted, before) == "http://a: another server answers than before (its process is 60 s older)"
+
+
+async def test_a_balancer_in_front_of_different_versions_is_a_changing_target() -> None:
+    versions = itertools.cycle(["0.31.0", "0.32.0"])
+    starts = itertools.cycle([100, 100, 200])
+
+    def pages(path: str, _: bytes) -> Reply:
+        if path == "/version":
+            return 200, JSON, json.dumps({"version": next(versions)}).encode()
+        if path == "/metrics":
+            return 200, TEXT, b"process_start_time_seconds %d\n" % next(starts)
+        return UP.get(path) or (404, JSON, b"{}")  # type: ignore[return-value]
+
+    async with server(pages) as url, open_target(url) as target:
+        before, after = await target.identity(), await target.identity()
+        assert changed(before, after) == (
+            f"{url}: servers of different versions answer behind one URL (0.31.0 and 0.32.0)"
+        )
+        versions = itertools.cycle(["0.32.0"])
+        before = await target.identity()
+        assert "several servers answer behind one URL" in before["0.several"]
+        starts = itertools.cycle([200])
+        assert changed(before, await target.identity()) == ""
 
 
 async def test_only_listed_settings_are_kept_of_a_page_that_holds_secrets() -> None:
     config = {
         "vllm_config": {"model_config": {"dtype": "bf16", "hf_token": "hf_s3cret"}},
         "vllm_env": {"KEY": "s3cret"},
+        "system_env": {
+            "nvidia_driver_version": "570.1",
+            "pip_packages": "[pip3] nvidia-nccl-cu12==2.27.5\n[pip3] numpy==2",
+            "gpu_topo": "GPU0\tGPU1\n",
+            "env_vars": "TOKEN=s3cret",
+        },
     }
     info = {**UP, "/server_info?config_format=json": (200, JSON, json.dumps(config).encode())}
     async with server(info) as url, open_target(url) as target:
         identity = await target.identity()
         assert identity["0.model.dtype"] == "bf16"
-        assert "s3cret" not in str(identity)
+        environment = await target.environment()
+        assert environment["0.env.nvidia_driver_version"] == "570.1"
+        assert environment["0.env.nccl_version"] == "2.27.5"
+        assert environment["0.env.gpu_topo"] == "GPU0\\tGPU1\\n"
+        assert "s3cret" not in str(identity) + str(environment)
+
+
+async def test_cards_of_this_machine_are_asked_for_or_named_as_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await local_hardware("http://192.0.2.1:8000") == {"gpu": "not measured (the server is on another machine)"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert await local_hardware("http://127.0.0.1:1") == {"gpu": "not measured (no nvidia-smi on this machine)"}
+    script = tmp_path / "nvidia-smi"
+    script.write_text(
+        "#!/bin/sh\ncase $1 in --query*) echo '0, NVIDIA H100, 570.1';; topo) echo 'GPU0 X';; "
+        "*) echo '| CUDA Version: 12.8 |';; esac\n"
+    )
+    script.chmod(0o755)
+    assert await local_hardware("http://localhost:1") == {
+        "gpu.0": "0, NVIDIA H100, 570.1", "cuda": "12.8", "topology": "GPU0 X\\n",
+    }  # fmt: skip

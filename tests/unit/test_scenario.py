@@ -25,7 +25,13 @@ from loadgen.scenario import SHIPPED, Scenario, differences, load_scenario
         ({"attain": "0%"}, "--attain: an attainment of 0 promises nothing"),
         ({"runs": 0}, "--runs: Input should be greater than or equal to 1 (got 0)"),
         ({"width": "0%"}, "--width: '0%' is not a grid width"),
-        ({"cache": "cold"}, "--cache: Input should be 'salt', 'reset' or 'keep'"),
+        ({"cache": "cold"}, "--cache: Input should be 'salt', 'reset', 'restart', 'command' or 'keep'"),
+        ({"cache": "restart"}, "restart_command and cache = restart go together"),
+        ({"between_command": "true"}, "between_command and cache = command go together"),
+        ({"cache": "restart", "restart_command": "  "}, "--restart-command: the command is empty"),
+        ({"cache": "restart", "restart_command": "x 'y"}, "--restart-command: No closing quotation"),
+        ({"cache": "command", "between_command": "run --api-key abc"}, "between_command names a secret"),
+        ({"note": ("gpu",)}, "--note: 'gpu' is not of the form KEY=VALUE"),
         ({"seeds": "1..5", "seed": 3}, "seeds and seed exclude each other"),
         ({"arrivals": "gamma"}, "arrivals = gamma needs burstiness"),
         ({"burstiness": 0.5}, "burstiness and cv belong to arrivals = gamma, not to poisson"),
@@ -86,3 +92,17 @@ def test_every_shipped_scenario_is_valid_and_says_what_it_answers() -> None:
     for file in files:
         load_scenario(str(file), {})
         assert file.read_text().startswith("# "), f"{file.name} does not say which question it answers"
+
+
+def test_a_command_is_split_as_a_shell_would_and_comes_back_whole() -> None:
+    scenario = load_scenario(None, {"cache": "restart", "restart_command": "systemctl restart 'my server'"})
+    assert scenario.restart_command == ("systemctl", "restart", "my server")
+    assert Scenario.restore(scenario.stored()).restart_command == scenario.restart_command
+
+
+def test_notes_are_kept_with_their_secrets_left_out_and_decide_nothing() -> None:
+    scenario = load_scenario(None, {"note": ("gpu=H100 SXM", "driver=a=b", "api_key=sk-123")})
+    assert scenario.note["driver"] == "a=b"
+    assert scenario.stored()["note"] == {"gpu": "H100 SXM", "driver": "a=b", "api_key": "[redacted]"}
+    assert scenario.sha256 == load_scenario(None, {}).sha256
+    assert Scenario.restore(scenario.stored()).note["gpu"] == "H100 SXM"

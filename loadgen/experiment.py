@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import orjson
 
-from analysis.search import Outcome, Search, SearchSpec, SeedBook
+from analysis.search import Outcome, RunRequest, Search, SearchSpec, SeedBook
+from analysis.verdict import RunVerdict
 from loadgen.errors import ResultsError, ScenarioError, TargetError
 from loadgen.offering import open_offering
 from loadgen.progress import Progress
@@ -25,7 +26,17 @@ from loadgen.scenario import Scenario, differences
 from loadgen.sweep import Budget, carry_out
 from loadgen.workload import Workload, search_spec, seed_book
 
-__all__ = ["Setup", "adapted", "check_context", "opened_runner", "pinned", "prepare", "resumed_scenario", "sweep"]
+__all__ = [
+    "Setup",
+    "adapted",
+    "check_context",
+    "opened_runner",
+    "pinned",
+    "prepare",
+    "resumed_scenario",
+    "single_run",
+    "sweep",
+]
 
 FORMAT = 1
 
@@ -52,10 +63,10 @@ def prepare(scenario: Scenario) -> Setup:
         raise ScenarioError(
             f"--require {scenario.require:g} is not among the rates to be tested, {low:g}..{high:g}: widen --rate"
         )
-    if scenario.sessions == "dependent" or scenario.speed is not None:
+    if scenario.sessions == "dependent" or scenario.speed is not None or scenario.replicates == "once":
         raise ScenarioError(
-            "--sessions dependent and --speed belong to loadgen replay: turns that wait for answers are no open loop "
-            "and have no capacity, and here --rate sets the speed"
+            "--sessions dependent, --speed and --replicates once belong to loadgen replay: turns that wait for answers "
+            "are no open loop and have no capacity, and here --rate sets the speed"
         )
     workload = Workload.of(scenario)
     return Setup(scenario=pinned(scenario, workload), workload=workload, spec=spec, seeds=seed_book(scenario, spec))
@@ -153,6 +164,8 @@ async def opened_runner(
         warmup_s = await warm_target(
             setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop
         )
+        if setup.scenario.replicates == "once" and setup.scenario.warmup == 0:
+            warmup_s = 0.0  # a replay that is to be measured from its first request on
         if resume:
             store = ExperimentStore.open(directory)
             warmup_s = read_json(directory / "experiment.json")["warmup_s"]
@@ -175,6 +188,27 @@ async def opened_runner(
             )
         finally:
             store.close()
+
+
+async def single_run(
+    setup: Setup, directory: Path, *, kind: Literal["run", "replay"], progress: Progress, stop: anyio.Event
+) -> RunVerdict:
+    """One run and nothing else. Raises what `opened_runner` and `Runner.execute` raise."""
+    async with opened_runner(setup, directory, kind=kind, resume=False, progress=progress, stop=stop) as runner:
+        (seed,), rate = setup.seeds.roots, setup.spec.grid[0]
+        closed = setup.scenario.closed
+        name = f"rate={rate:.3f}" if closed is None else f"closed={closed}"
+        request = RunRequest(
+            kind="search",
+            rate=rate,
+            rate_index=0,
+            replicate=0,
+            block=-1,
+            seed=seed,
+            attempt=0,
+            key=f"{name}-seed={seed}",
+        )
+        return (await runner.execute(request)).verdict
 
 
 async def sweep(

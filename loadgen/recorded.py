@@ -157,9 +157,28 @@ class Recorded:
             word=scenario.replicates,
         )
 
+    @classmethod
+    def once(cls, scenario: Scenario, read: ReadTrace, rate: float) -> Recorded:
+        """The whole of what is asked for, once, at `rate`."""
+        return cls(
+            trace=read.whole,
+            rate=read.used.rate,
+            method=scenario.rate_method,
+            places_ns=(read.start_ns,),
+            content_root=content_root(scenario),
+            once_speed=rate / read.used.rate if scenario.rate_method == "time" else 1.0,
+            word="once",
+        )
+
     def warnings(self, window_s: float, rates: tuple[float, float]) -> list[str]:
-        """What a reader of results from this trace has to know: transforms, and what blocks are worth."""
+        """What a reader of results from this trace has to know: transforms, and what replicates are worth."""
         notes = []
+        if self.trace.session is not None and self.trace.hashes is None:
+            notes.append(
+                "the trace has sessions and no block ids: what turns share was not recorded, nothing is shared"
+            )
+        if self.word == "once":
+            return notes
         for rate in sorted(set(rates)):
             changed = change_rate(self.trace, rate / self.rate, method=self.method, seed=0)
             notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
@@ -191,7 +210,8 @@ class Recorded:
         if missing_ns >= wanted.window_ns:
             raise ScenarioError(
                 f"the warm-up of {format_duration(wanted.warmup_ns / NS)} leaves nothing of a replay of "
-                f"{format_duration(wanted.window_ns / NS)}: replay more of the trace, or pass a shorter --warmup"
+                f"{format_duration(wanted.window_ns / NS)}: replay more of the trace, "
+                "or pass --warmup 0s to measure it from its first request on"
             )
         return replace(wanted, window_ns=wanted.window_ns - missing_ns)
 

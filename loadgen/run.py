@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 import numpy as np
+import pandas as pd
 
 from analysis.cohort import nearest_rank
 from analysis.judge import judge_run, misses_allowed
@@ -24,7 +25,7 @@ from loadgen.errors import Aborted, TargetUnfit, TargetUnreachable
 from loadgen.plan.plan import metadata
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
-from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.plan.types import NS, RequestFormat, RunPlan
 from loadgen.progress import Progress, RunLabel
 from loadgen.record.store import ExperimentStore
 from loadgen.scenario import Scenario
@@ -135,6 +136,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
         closed=scenario.closed,
+        dependent=scenario.sessions == "dependent",
         prewarm=scenario.prewarm,
         slo=scenario.objective,
     )
@@ -248,6 +250,8 @@ class Runner:
             "started": started.isoformat(timespec="seconds"),
             **{name: getattr(done, name) for name in ("seconds", "requests", "tokens")},
         }
+        if self.scenario.sessions == "dependent":
+            line["blocked"] = blocked(plan, output.requests)
         run.seal(
             derive(output.requests),
             output.events,
@@ -291,6 +295,23 @@ class Runner:
         if during and lost:
             return replace(output.facts, target_died=True)
         return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
+
+
+def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:
+    """How long turns waited for the previous one beyond their recorded instants, seconds (method, section 11).
+
+    `turns` follow another one, `blocked` of them had to wait; nearest-rank percentiles are over those.
+    """
+    assert plan.parent is not None
+    rows = requests["index"].to_numpy()
+    waited_ns = requests["scheduled_ns"].to_numpy() - plan.schedule.at_ns[rows]
+    turns = int(np.count_nonzero(plan.parent[rows] >= 0))
+    waits_s = np.sort(waited_ns[waited_ns > 0]) / NS
+    found = {"turns": turns, "blocked": len(waits_s), "total_s": float(waits_s.sum())}
+    if len(waits_s):
+        found |= {f"p{share * 100:g}_s": nearest_rank(waits_s, share) for share in (0.5, 0.95)}
+        found["max_s"] = float(waits_s[-1])
+    return found
 
 
 async def warm_target(

@@ -157,7 +157,7 @@ class Scenario(BaseModel):
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     rate_method: Literal["time", "thin", "superpose"] = "time"
     jitter_within_tick: bool = False
-    replicates: Literal["blocks", "repeats"] = "blocks"
+    replicates: Literal["blocks", "repeats", "once"] = "blocks"  # once: loadgen replay
     sessions: Literal["timestamps", "dependent"] = "timestamps"
     share_content: bool = False
     trace_sha256: str | None = None  # of what is read from the file; filled in where it is not given
@@ -322,10 +322,10 @@ class Scenario(BaseModel):
         return self.arrivals.startswith("trace:")
 
     @property
-    def replicate_word(self) -> Literal["replicate", "block", "repeat"]:
+    def replicate_word(self) -> Literal["replicate", "block", "repeat", "replay"]:
         """What a replicate is called (method, sections 7 and 11): one that is not independent is none."""
-        if self.recorded and self.replicates == "repeats":
-            return "repeat"
+        if self.recorded and self.replicates != "blocks":
+            return "repeat" if self.replicates == "repeats" else "replay"
         return "block" if self.recorded or self.cache == "keep" else "replicate"
 
     @property

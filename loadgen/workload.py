@@ -52,9 +52,13 @@ class Workload:
     notes: tuple[str, ...] = ()  # what was read, done to it, and what it is worth
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Workload:
-        """Read everything the plans need. Raises `ScenarioError` naming the option."""
-        read = None if scenario.arrivals_file is None else read_arrivals(scenario)
+    def of(cls, scenario: Scenario, read: ReadTrace | None = None) -> Workload:
+        """Read everything the plans need; `read` is the trace of the arrivals where that was read already.
+
+        Raises `ScenarioError` naming the option, and `TraceError`.
+        """
+        if read is None and scenario.arrivals_file is not None:
+            read = read_arrivals(scenario)
         table, lengths_sha256, notes = _length_rows(scenario)
         if scenario.recorded and table is None:
             assert read is not None
@@ -66,7 +70,10 @@ class Workload:
             assert read is not None
             spec = search_spec(scenario)
             rates = spec.grid[0], spec.grid[-1]
-            recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
+            if scenario.replicates == "once":
+                recorded = Recorded.once(scenario, read, rates[0])
+            else:
+                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
             warnings = recorded.warnings(scenario.window, rates)
             longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(

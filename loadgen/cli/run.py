@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import typer
 
-from analysis.search import RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.cli import app
 from loadgen.cli.options import EXPERIMENT, takes
@@ -16,11 +14,11 @@ from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import work
 from loadgen.errors import ScenarioError
-from loadgen.experiment import Setup, opened_runner, prepare
-from loadgen.progress import Progress, open_progress
+from loadgen.experiment import prepare, single_run
+from loadgen.progress import open_progress
 from loadgen.record.store import read_json, read_ledger
 from loadgen.results import notes
-from loadgen.scenario import load_scenario
+from loadgen.scenario import Scenario, load_scenario
 
 EXAMPLE = """
 Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo 'ttft<=800ms'
@@ -50,28 +48,13 @@ def run_command(
     directory = out or Path("results") / default_name("run", chosen.name)
     with open_progress(quiet=quiet) as progress:
         progress.note(f"results: {directory}")
-        verdict = work(lambda stop: _one(setup, directory, progress, stop))
+        verdict = work(lambda stop: single_run(setup, directory, kind="run", progress=progress, stop=stop))
     (line,) = read_ledger(directory)
     experiment = read_json(directory / "experiment.json")
     print_json(line) if as_json else print_run(line, notes(chosen, experiment))
-    raise typer.Exit(
-        {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if chosen.slo else 4 * (verdict.status == "INVALID")
-    )
+    raise typer.Exit(exit_code_of(verdict, chosen))
 
 
-async def _one(setup: Setup, directory: Path, progress: Progress, stop: anyio.Event) -> RunVerdict:
-    async with opened_runner(setup, directory, kind="run", resume=False, progress=progress, stop=stop) as runner:
-        (seed,), rate = setup.seeds.roots, setup.spec.grid[0]
-        closed = setup.scenario.closed
-        name = f"rate={rate:.3f}" if closed is None else f"closed={closed}"
-        request = RunRequest(
-            kind="search",
-            rate=rate,
-            rate_index=0,
-            replicate=0,
-            block=-1,
-            seed=seed,
-            attempt=0,
-            key=f"{name}-seed={seed}",
-        )
-        return (await runner.execute(request)).verdict
+def exit_code_of(verdict: RunVerdict, scenario: Scenario) -> int:
+    """Of a single run: without an SLO of one's own only an INVALID one says something."""
+    return {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if scenario.slo else 4 * (verdict.status == "INVALID")

@@ -9,10 +9,11 @@ import typer
 
 from analysis.search import Search
 from loadgen.cli import app
-from loadgen.cli.output import print_answer, print_json, print_run
+from loadgen.cli.output import print_answer, print_json, print_lines, print_run
 from loadgen.errors import ResultsError
 from loadgen.experiment import prepare
 from loadgen.record.store import read_json, read_ledger
+from loadgen.replay import replayed, replayed_lines
 from loadgen.results import assemble, notes, told
 from loadgen.run import criteria_of
 from loadgen.scenario import Scenario
@@ -30,10 +31,15 @@ def show_command(
     if not (directory / "experiment.json").exists():
         raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
     experiment = read_json(directory / "experiment.json")
-    if experiment.get("kind") == "run":
+    if experiment.get("kind") in ("run", "replay"):
         scenario = Scenario.restore(experiment["scenario"])
         for line in read_ledger(directory):
-            print_json(line) if as_json else print_run(line, notes(scenario, experiment))
+            told = {"replay": replayed(directory, line)} if experiment["kind"] == "replay" else {}
+            if as_json:
+                print_json({**line, **told})
+                continue
+            print_run(line, notes(scenario, experiment))
+            print_lines(*(replayed_lines(told["replay"]) if told else ()))
         return
     answer = _stored(directory) or _so_far(directory, experiment)
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)

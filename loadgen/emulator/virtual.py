@@ -53,8 +53,9 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions, *, event
     `events=False` leaves the event table empty (a row a token is most of the work). Raises `UsageError` for a prompt
     the server's context cannot hold, for a closed loop, and for a cap in front of replicas.
     """
-    if options.closed is not None:
-        raise UsageError("a closed loop has no virtual time: use --target emulator")
+    if options.closed is not None or options.dependent:
+        what = "a closed loop" if options.closed is not None else "turns that wait for answers (--sessions dependent)"
+        raise UsageError(f"no virtual time for {what}: use --target emulator")
     longest = int(plan.input_tokens.max(initial=0))
     if longest >= profile.server.max_model_len:
         raise UsageError(

@@ -15,6 +15,7 @@ from loadgen.send.address import connection_limit, raise_descriptor_limit
 from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import Clock, ClockHealth
 from loadgen.send.closed import ClosedDispatcher
+from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.flight import BodySource, Transport
 from loadgen.send.heartbeat import Heartbeat
@@ -90,11 +91,11 @@ async def send_run(
             "on_stopped": stopped.set,
             "indices": indices,
         }
-        dispatcher = (
-            Dispatcher(**settings)
-            if options.closed is None
-            else ClosedDispatcher(concurrency=options.closed, **settings)
-        )
+        dispatcher: Dispatcher
+        if options.closed is not None:
+            dispatcher = ClosedDispatcher(concurrency=options.closed, **settings)
+        else:
+            dispatcher = (DependentDispatcher if options.dependent else Dispatcher)(**settings)
         heartbeat = Heartbeat(clock)
         health = ClockHealth.read()
         with _no_garbage_collection():
@@ -122,7 +123,7 @@ async def send_run(
         due=dispatcher.due,
         sent=dispatcher.sent,
         cohort_due=dispatcher.cohort_due,
-        open_loop=options.closed is None,
+        open_loop=options.closed is None and not options.dependent,
         stopped_early=dispatcher.stopped_early,
         heartbeat_p99_s=heartbeat.p99_s(),
         heartbeat_max_s=heartbeat.max_s(),

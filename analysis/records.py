@@ -26,6 +26,7 @@ _DEFAULTS: dict[str, Any] = {
     "target": 0,
     "worker": 0,
 }
+_EMPTY = pd.array([""], dtype="str")
 
 
 def columns(n: int, known: Mapping[str, Any]) -> pd.DataFrame:
@@ -38,14 +39,25 @@ def columns(n: int, known: Mapping[str, Any]) -> pd.DataFrame:
     unknown = sorted(set(known) - set(REQUEST_COLUMNS))
     if unknown:
         raise ValueError(f"not columns of the request table: {', '.join(unknown)}")
-    made: dict[str, pd.Series[Any]] = {}
+    made: dict[str, Any] = {}
     for name, dtype in REQUEST_COLUMNS.items():
         given = known.get(name, np.arange(n) if name == "index" else _DEFAULTS[name])
         try:
-            made[name] = pd.Series(given, index=pd.RangeIndex(n), dtype=dtype, name=name)
+            made[name] = _column(n, given, dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"request column {name!r} is not {n} values of type {dtype}: {error}") from None
-    return pd.DataFrame(made, copy=False)  # each column is a copy already
+    return pd.DataFrame(made, index=pd.RangeIndex(n), copy=False)  # each column is a copy already
+
+
+def _column(n: int, given: Any, dtype: str) -> Any:
+    """One column as an array of its own. What needs no conversion is spared a Series, most of a small table's cost."""
+    if isinstance(given, np.ndarray) and given.shape == (n,) and dtype != "str" and np.can_cast(given.dtype, dtype):
+        return given.astype(dtype)
+    if dtype == "str" and isinstance(given, str) and not given:
+        return _EMPTY.take(np.zeros(n, dtype=np.intp))
+    if isinstance(given, int) and dtype != "str":
+        return np.full(n, given, dtype=dtype)
+    return pd.Series(given, index=pd.RangeIndex(n), dtype=dtype).array
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -68,7 +80,7 @@ def numbers(requests: pd.DataFrame, name: str) -> Ints:
 
 def outcome_is(requests: pd.DataFrame, *outcomes: str) -> Bools:
     """Which requests ended with one of `outcomes`, shape (n,)."""
-    among: Bools = requests["outcome"].isin(outcomes).to_numpy(dtype=np.bool_, copy=True)
+    among: Bools = requests["outcome"].array.isin(outcomes)
     return among
 
 
@@ -113,7 +125,10 @@ def derive(requests: pd.DataFrame) -> pd.DataFrame:
             defined, (at["last_token"] - at["first_token"]) / (np.where(defined, after_first, 1) * NS_PER_S), np.nan
         ),
     }
-    return requests.assign(**{name: made[name] for name in DERIVED})
+    renewed = [name for name in DERIVED if name in requests]
+    kept = requests.drop(columns=renewed) if renewed else requests
+    # seven insertions one by one would cost more than all the rest
+    return pd.concat([kept, pd.DataFrame(made, index=requests.index, columns=list(DERIVED), copy=False)], axis=1)
 
 
 def itl_s(events: pd.DataFrame) -> Floats:

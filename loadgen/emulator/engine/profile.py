@@ -6,6 +6,7 @@ ranks that do not divide the model, a KV cache that cannot hold one context.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -162,7 +163,11 @@ class BatchingProfile(Profile):
         )
 
     def cost(self) -> StepCost:
-        """What steps take."""
+        """What steps take; one for all runs of a profile, so that each step size is worked out once."""
+        return self._cost
+
+    @cached_property
+    def _cost(self) -> StepCost:
         parallel = self.parallel
         return StepCost(
             shape=self.shape(),

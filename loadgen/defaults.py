@@ -44,6 +44,7 @@ SEED: Final = 1
 SENTINEL_EVERY: Final = 10
 PLACEHOLDER_SLO: Final = ("ttft<=800ms", "tpot<=50ms")
 MIN_TIMEOUT_S: Final = 60.0
+SCRAPE_INTERVAL_S: Final = 1.0
 READY_TIMEOUT_S: Final = 60.0
 EARLY_FAIL_SHARE: Final = 0.1  # of the window must have passed before a run may fail early
 WARMUP_REQUESTS: Final = 32  # requests that warm the target once, before the first run

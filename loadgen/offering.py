@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from loadgen.target.headers import load_headers
 from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
 from loadgen.target.idle import IdleWatch
+from loadgen.target.observe import Observer, Page
 from loadgen.target.target import Target, open_target
 from loadgen.workload import request_format
 
@@ -65,12 +67,28 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
     ) as target:
         watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
+        observer = _observer(target, scenario)
         try:
-            yield await LiveOffering.of(target, scenario, note, watches)
+            if observer is not None:
+                await observer.start()
+            offering = await LiveOffering.of(target, scenario, note, watches)
+            offering.observer = observer
+            yield offering
         finally:
+            if observer is not None:
+                await observer.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _observer(target: Target, scenario: Scenario) -> Observer | None:
+    if not scenario.scrape_interval:
+        return None
+    own = [Page.of_target(http.base, http.headers) for http in target.https]
+    named = (entry.partition("=") for entry in scenario.metrics_url)
+    others = [Page(name=name, url=url) for name, _, url in named]
+    return Observer(own, others, interval_s=scenario.scrape_interval, tls=target.tls)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +102,7 @@ class LiveOffering:
     between: Between
     format: RequestFormat | None = None
     watches: Sequence[IdleWatch] = ()
+    observer: Observer | None = None  # reads the target's metrics while load is on
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -184,10 +203,19 @@ class LiveOffering:
         if self.watches:
             options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
         clock = LoopClock()
+        observed = None
+        if self.observer is not None:
+            await self.observer.begin()
         try:
-            return await send_run(plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop)
+            output = await send_run(
+                plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
+            )
         finally:
+            if self.observer is not None:
+                observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
+        output.observed = observed
+        return output
 
 
 @dataclass(slots=True, kw_only=True)

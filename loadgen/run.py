@@ -14,10 +14,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
+from analysis.crosscheck import cold_claim, explained_hits
 from analysis.judge import judge_run, misses_allowed
+from analysis.readings import observe
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
 from analysis.slo import Slo
+from analysis.telemetry import ServerView
 from analysis.units import format_duration, parse_share
 from analysis.verdict import Criteria, RunVerdict
 from loadgen import defaults
@@ -145,7 +148,9 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
 def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
     """The plan of a run; a confirmation's window is twice as long."""
     factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
-    key = (request.rate, request.attempt) if content_unpaired else None
+    # sentinels share a seed and must not meet one another's prompts either: their ordinal takes part
+    again = request.attempt if request.kind != "sentinel" else 1000 * request.replicate + request.attempt
+    key = (request.rate, again) if content_unpaired else None
     cohort = None if workload.cohort is None else workload.cohort * factor
     window = workload.window(warmup_s, factor)
     return workload.plan(
@@ -233,8 +238,10 @@ class Runner:
             )
         if self.stop.is_set():
             raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
-        output.facts = replace(await self._with_target_facts(output, before, moved), target_odd=odd)
-        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload))
+        server = _server(output, plan)
+        output.facts = await self._with_target_facts(output, before, moved, server)
+        output.facts = replace(output.facts, target_odd=odd, cold_claim_broken=self._cold_claim(output, plan, server))
+        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload), server)
         sent = len(output.requests)
         done = Done(
             verdict=verdict,
@@ -252,10 +259,19 @@ class Runner:
         }
         if self.scenario.sessions == "dependent":
             line["blocked"] = blocked(plan, output.requests)
+        if server is not None:
+            line["not_measured"] = list(server.not_measured)
         run.seal(
             derive(output.requests),
             output.events,
-            {**line, "plan": metadata(plan), "facts": asdict(output.facts), "identity": before},
+            {
+                **line,
+                "plan": metadata(plan),
+                "facts": asdict(output.facts),
+                "identity": before,
+                **_watched(output, server),
+            },
+            None if output.observed is None else output.observed.series,
         )
         self.store.record({**line, "schedule_sha256": plan.schedule.sha256, "workload_sha256": plan.workload_sha256})
         run.forget_journal()
@@ -283,7 +299,17 @@ class Runner:
         hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
         return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
 
-    async def _with_target_facts(self, output: RunOutput, before: Mapping[str, str], moved: str) -> Any:
+    def _cold_claim(self, output: RunOutput, plan: RunPlan, server: ServerView | None) -> str:
+        """What of the run's prompts was cached that no prefix shared within the run explains; empty under `keep`."""
+        if self.scenario.cache == "keep" or output.facts.simulated:
+            return ""
+        sent = output.requests["index"].to_numpy()
+        shared = explained_hits(plan.input_tokens[sent], plan.prefix_tokens[sent], plan.prefix_group[sent])
+        return cold_claim(output.requests, server, shared)
+
+    async def _with_target_facts(
+        self, output: RunOutput, before: Mapping[str, str], moved: str, server: ServerView | None
+    ) -> Any:
         """The run's facts with what became of the target: gone is its failure, changed makes the run INVALID."""
         lost = bool(outcome_is(output.requests, "connection_lost", "connect_error", "stream_error").any())
         try:
@@ -291,7 +317,8 @@ class Runner:
         except TargetUnreachable:
             return replace(output.facts, target_died=True)
         self._identity = after
-        during = self.offering.changed(before, after)
+        restarts = () if server is None else server.restarts
+        during = "; ".join(text for text in (self.offering.changed(before, after), *restarts) if text)
         if during and lost:
             return replace(output.facts, target_died=True)
         return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
@@ -312,6 +339,20 @@ def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:
         found |= {f"p{share * 100:g}_s": nearest_rank(waits_s, share) for share in (0.5, 0.95)}
         found["max_s"] = float(waits_s[-1])
     return found
+
+
+def _server(output: RunOutput, plan: RunPlan) -> ServerView | None:
+    """What the target told while the run was on; `None` where it was not asked."""
+    if output.observed is None:
+        return None
+    return observe(output.observed, start_ns=plan.window.warmup_ns, end_ns=plan.window.end_ns)
+
+
+def _watched(output: RunOutput, server: ServerView | None) -> dict[str, Any]:
+    if server is None or output.observed is None:
+        return {"server": None}
+    cost = {"interval_s": output.observed.interval_s, "observer_cpu_s": output.observed.cpu_s}
+    return {"server": {**server.to_dict(), **cost}}
 
 
 async def warm_target(

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import (
@@ -42,6 +43,16 @@ __all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario", 
 
 def _seconds(value: object) -> float:
     return parse_duration_s(str(value))
+
+
+def _interval(value: object) -> float:
+    """Seconds between two readings of the target's metrics; 0 for never."""
+    if value in (0, "off"):
+        return 0.0
+    seconds = parse_duration_s(str(value))
+    if not 0.2 <= seconds <= 60:
+        raise ValueError(f"{value!r} is not between 200ms and 60s; 'off' reads nothing while load is on")
+    return seconds
 
 
 def _share(value: object) -> str:
@@ -87,6 +98,9 @@ def parse_window_s(text: str) -> tuple[float, float]:
 _AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT]
 SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT]
+ScrapeInterval = Annotated[
+    float, BeforeValidator(_interval), PlainSerializer(lambda s: f"{s!r}s" if s else "off", when_used="json")
+]
 Share = Annotated[str, BeforeValidator(_share)]
 Text = Annotated[str, BeforeValidator(str)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
@@ -133,6 +147,8 @@ class Scenario(BaseModel):
     insecure: bool = False
     header: Headers = Field(default=(), repr=False)
     ready_timeout: SecondsOrZero = defaults.READY_TIMEOUT_S
+    scrape_interval: ScrapeInterval = defaults.SCRAPE_INTERVAL_S
+    metrics_url: Texts = ()
     cache: Literal["salt", "reset", "restart", "command", "keep"] = "salt"
     restart_command: Command = ()
     between_command: Command = ()
@@ -236,6 +252,22 @@ class Scenario(BaseModel):
         if not Fraction(1, 1000) <= parse_share(width) <= 1:
             raise ValueError(f"{width!r} is not a grid width between 0.1% and 100%")
         return width
+
+    @field_validator("metrics_url")
+    @classmethod
+    def _metrics_urls_parse(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        names = []
+        for entry in entries:
+            name, equals, url = entry.partition("=")
+            parts = urlsplit(url)
+            if not equals or not name.isidentifier() or parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"{name!r} is not of the form NAME=URL, such as gpu=http://HOST:9400/metrics")
+            if parts.username is not None or parts.password is not None:
+                raise ValueError(f"{name}: the URL holds a user or a password, which would be stored with the results")
+            names.append(name)
+        if taken := {"client", "nvidia"} & set(names) or (set(names) if len(set(names)) < len(names) else set()):
+            raise ValueError(f"name each source once, and none client or nvidia ({', '.join(sorted(taken))})")
+        return entries
 
     @field_validator("attain")
     @classmethod

@@ -81,6 +81,14 @@ _OPTIONS: dict[str, Any] = {
     "restart_command": _text(_TARGET, "With --cache restart: restarts the server and returns; no shell.", "COMMAND"),
     "between_command": _text(_TARGET, "With --cache command: run before every run; no shell.", "COMMAND"),
     "note": _texts(_TARGET, "A fact about the target for the record; repeatable.", "KEY=VALUE"),
+    "scrape_interval": _text(
+        _TARGET, "How often the target's metrics are read while load is on (default 1s); off reads none.", _DURATION
+    ),
+    "metrics_url": _texts(
+        _TARGET,
+        "Further metrics page, such as gpu=http://HOST:9400/metrics (DCGM, node exporter); repeatable.",
+        "NAME=URL",
+    ),
     "rate": _text(_LOAD, "2..18 searches that range; 2,4,6 or 2..18:2 measures just those rates (requests/s).", "RATE"),
     "arrivals": _text(
         _LOAD, "poisson (default), gamma, constant, trace:FILE, fit-gamma:FILE or fit-mmpp:FILE.", "PROCESS"

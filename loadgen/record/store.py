@@ -2,7 +2,7 @@
 
     DIR/experiment.json                 scenario, its hash, seeds, versions, machine, target
         verdicts.jsonl                  the ledger: one line a sealed run; the search is a fold over it
-        runs/<variant>/<run key>/       run.json requests.parquet events.parquet (journal.jsonl while it is on)
+        runs/<variant>/<run key>/       run.json and the tables: requests, events, target (journal.jsonl while it is on)
         capacity.json                   the answer
 
 A run is sealed in this order: its tables and run.json are written beside their names, flushed to the disk and renamed;
@@ -136,11 +136,19 @@ class RunStore:
             with _explained(self._journal_path):
                 raise journal.failure
 
-    def seal(self, requests: pd.DataFrame, events: pd.DataFrame, run: Mapping[str, Any]) -> None:
-        """Write tables and run.json so that each is there whole or not at all."""
+    def seal(
+        self,
+        requests: pd.DataFrame,
+        events: pd.DataFrame,
+        run: Mapping[str, Any],
+        target: pd.DataFrame | None = None,
+    ) -> None:
+        """Write tables and run.json so that each is there whole or not at all; `target` where it was watched."""
         with _explained(self.directory):
             _write(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
             _write(self.directory / "events.parquet", lambda stream: _write_table(events, stream))
+            if target is not None:
+                _write(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
             _write_json(self.directory / "run.json", run)
 
     def forget_journal(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import pandas as pd
 
 from analysis.slo import Slo
+from analysis.telemetry import Observation
 from analysis.verdict import RunFacts
 
 __all__ = ["Endpoint", "LiveCounts", "RecordSink", "RunOutput", "SendOptions"]
@@ -74,6 +75,7 @@ class RunOutput:
     requests: pd.DataFrame
     events: pd.DataFrame
     facts: RunFacts
+    observed: Observation | None = None  # what the target told meanwhile; None: it was not asked
 
 
 ProgressHook = Callable[[LiveCounts], None]

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ import orjson
 import pandas as pd
 
 from analysis.telemetry import Observation, SourceReport, wanted
+from loadgen.send.address import socket_path
 from loadgen.target.http import Tls
 
 __all__ = ["Observer", "Page"]
@@ -39,7 +40,15 @@ class Page:
 
     name: str
     url: str
+    socket: str | None = None  # path of a Unix socket
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_target(cls, base: str, headers: Mapping[str, str]) -> Page:
+        """The page of a server at a base URL."""
+        unix = socket_path(base)
+        url = "http://localhost" if unix else base
+        return cls(name=base, url=f"{url}/metrics", socket=unix, headers=dict(headers))
 
 
 class Observer:

@@ -310,12 +310,15 @@ def main() -> None:
     for source in config["sources"]:
         url = source["url"]
         verify = tls.context() if url.startswith("https") else False
-        client = httpx.Client(headers=source["headers"], verify=verify, trust_env=False)
+        unix = httpx.HTTPTransport(uds=source["socket"]) if source["socket"] else None
+        client = httpx.Client(headers=source["headers"], verify=verify, trust_env=False, transport=unix)
         pages.append((source["name"], lambda client=client, url=url: _page(client, url, wanted)))  # type: ignore[misc]
     run: _Run | None = None
     for line in sys.stdin.buffer:
         answer: dict[str, Any] = {}
         if line.strip() == b"begin":
+            if run is not None:  # a run that was broken off
+                run.end()
             run = _Run(pages, config)
         elif run is not None:
             answer, run = run.end(), None

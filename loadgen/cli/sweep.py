@@ -8,21 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import exit_code
 from loadgen.cli import app
 from loadgen.cli.options import SEARCH, takes
-from loadgen.cli.output import print_answer, print_json, print_lines
+from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import work
 from loadgen.errors import ScenarioError
-from loadgen.experiment import prepare, resumed_scenario, sweep
+from loadgen.experiment import Setup, prepare, resumed_scenario, sweep
 from loadgen.forecast import forecast
 from loadgen.progress import open_progress
+from loadgen.rehearse import rehearse, stage
 from loadgen.scenario import load_scenario
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo 'ttft<=800ms' --slo 'tpot<=50ms'
 
 Without a server: loadgen sweep --scenario demo
+
+Rehearsed: loadgen sweep --target virtual:llama8b-80gb --rate 2..18 --slo 'ttft<=800ms' --rehearse 200
 """
 
 
@@ -34,6 +38,15 @@ def sweep_command(
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/sweep-DATE-TIME).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the experiment in this directory.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and stop.")] = False,
+    rehearsals: Annotated[
+        int | None,
+        typer.Option(
+            "--rehearse",
+            metavar="N",
+            min=1,
+            help="Repeat it all N times in virtual time: where λ* lands, what it costs.",
+        ),
+    ] = None,
     buckets: Annotated[bool, typer.Option("--buckets", help="Also print it by (input, output) length.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -45,6 +58,11 @@ def sweep_command(
     if chosen.closed is not None:
         raise ScenarioError("--closed has no arrival rate to search: use loadgen run --closed N")
     setup = prepare(chosen)
+    if rehearsals is not None:
+        if dry_run or out is not None or resume is not None:
+            raise ScenarioError("--rehearse writes no results: drop --out, --resume and --dry-run")
+        _rehearse(setup, rehearsals, as_json=as_json, quiet=quiet)
+        return
     plan = forecast(setup)
     if dry_run:
         print_json(plan.to_dict()) if as_json else print_lines(*plan.lines())
@@ -59,6 +77,17 @@ def sweep_command(
         )
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)
     raise typer.Exit(exit_code(outcome, chosen.require))
+
+
+def _rehearse(setup: Setup, repeats: int, *, as_json: bool, quiet: bool) -> None:
+    on = stage(setup)
+    with open_progress(quiet=quiet) as progress:
+        report = rehearse(on, repeats, progress=progress)
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*rehearsal_tables(report))
+        print_lines(*rehearsal_sentences(report))
 
 
 def default_name(kind: str, name: str | None) -> str:

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.queueing import fcfs, fcfs_requests, mm1_capacity, mm1_sojourn_quantile, pollaczek_khinchine_wait_s
+from analysis.queueing import (
+    fcfs,
+    fcfs_requests,
+    md1_wait_share,
+    mg1_wait_shares,
+    mm1_capacity,
+    mm1_sojourn_quantile,
+    pollaczek_khinchine_wait_s,
+)
 from analysis.records import derive
 
 
@@ -55,3 +63,31 @@ def test_no_steady_state_is_said() -> None:
         pollaczek_khinchine_wait_s(rate=1, mean_s=1, second_moment_s2=1)
     with pytest.raises(ValueError, match="no steady state"):
         mm1_sojourn_quantile(rate=2, service_rate=2, share=0.5)
+
+
+def test_the_wait_of_any_service_is_erlangs_where_it_is_constant_and_exponential_where_it_is_exponential() -> None:
+    at_s = np.arange(501) / 1000
+    constant = mg1_wait_shares(rate=16, limited_mean_s=lambda t: np.minimum(t, 0.05), until_s=0.5, step_s=1e-3)
+    erlang = [md1_wait_share(rate=16, service_s=0.05, within_s=float(t)) for t in at_s]
+    assert constant == pytest.approx(erlang, abs=2e-5)
+    exponential = mg1_wait_shares(
+        rate=16, limited_mean_s=lambda t: (1 - np.exp(-20 * t)) / 20, until_s=0.5, step_s=1e-3
+    )
+    assert exponential == pytest.approx(1 - 0.8 * np.exp(-4 * at_s), abs=2e-5)
+
+
+def test_the_mean_of_that_wait_is_pollaczek_and_khinchines() -> None:
+    def limited_mean_s(t: np.ndarray) -> np.ndarray:  # 20 ms four times in five, else 180 ms
+        return 0.8 * np.minimum(t, 0.02) + 0.2 * np.minimum(t, 0.18)
+
+    share = mg1_wait_shares(rate=10, limited_mean_s=limited_mean_s, until_s=4.0, step_s=2e-3)
+    mean_s = float(np.sum(1 - (share[1:] + share[:-1]) / 2) * 2e-3)
+    second = 0.8 * 0.02**2 + 0.2 * 0.18**2
+    assert mean_s == pytest.approx(pollaczek_khinchine_wait_s(rate=10, mean_s=0.052, second_moment_s2=second), rel=1e-3)
+
+
+def test_a_wait_without_a_steady_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="no steady state"):
+        md1_wait_share(rate=20, service_s=0.05, within_s=1)
+    with pytest.raises(ValueError, match="no steady state"):
+        mg1_wait_shares(rate=21, limited_mean_s=lambda t: np.minimum(t, 0.05), until_s=0.1, step_s=0.01)

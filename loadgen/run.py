@@ -24,7 +24,7 @@ from analysis.telemetry import ServerView
 from analysis.units import format_duration, parse_share
 from analysis.verdict import Criteria, RunVerdict
 from loadgen import defaults
-from loadgen.errors import Aborted, TargetUnfit, TargetUnreachable
+from loadgen.errors import Aborted, ScenarioError, TargetUnfit, TargetUnreachable
 from loadgen.plan.plan import metadata
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
@@ -129,6 +129,9 @@ def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
         replicates=scenario.runs,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,
+        forced=workload.format.stop == "forced",
+        exact_inputs=workload.format.exact,
+        blocks=scenario.cache == "keep",
     )
 
 
@@ -213,6 +216,7 @@ class Runner:
         and `Aborted` when the user stopped it (what was measured stays in the run's journal).
         """
         plan = self.plan(request)
+        _check_fits(plan, self.offering)
         label = self._label(request, plan)
         odd = await self.offering.settle()
         before = dict(await self.offering.identity())
@@ -305,6 +309,8 @@ class Runner:
             return ""
         sent = output.requests["index"].to_numpy()
         shared = explained_hits(plan.input_tokens[sent], plan.prefix_tokens[sent], plan.prefix_group[sent])
+        if plan.format.text is not None:  # template and opener begin every exact text, and are planned tokens of it
+            shared += len(sent) * max(plan.format.text.overhead_tokens, plan.format.text.shared_overhead_tokens)
         return cold_claim(output.requests, server, shared)
 
     async def _with_target_facts(
@@ -322,6 +328,16 @@ class Runner:
         if during and lost:
             return replace(output.facts, target_died=True)
         return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
+
+
+def _check_fits(plan: RunPlan, offering: Offering) -> None:
+    """Raises `ScenarioError`: a server cuts what is too long, and answers as if nothing were wrong."""
+    longest = int((plan.input_tokens + plan.output_tokens).max(initial=0))
+    if offering.max_model_len is not None and longest > offering.max_model_len:
+        raise ScenarioError(
+            f"the plan has a request of {longest} tokens (input and output), {offering.label} takes "
+            f"{offering.max_model_len} (max_model_len): bound --input and --output, as in lognormal:500,1,1..3000"
+        )
 
 
 def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:

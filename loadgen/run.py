@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.cohort import nearest_rank
 from analysis.crosscheck import cold_claim, explained_hits
+from analysis.diagnose import diagnose, in_one_line
 from analysis.judge import judge_run, misses_allowed
 from analysis.readings import observe
 from analysis.records import derive, outcome_is
@@ -265,6 +266,8 @@ class Runner:
             line["blocked"] = blocked(plan, output.requests)
         if server is not None:
             line["not_measured"] = list(server.not_measured)
+        if verdict.status == "FAIL":
+            line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
         run.seal(
             derive(output.requests),
             output.events,

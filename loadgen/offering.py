@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -32,7 +32,24 @@ from loadgen.target.observe import Observer, Page
 from loadgen.target.target import Target, open_target
 from loadgen.workload import request_format
 
-__all__ = ["LiveOffering", "VirtualOffering", "open_offering"]
+__all__ = ["LiveOffering", "VirtualOffering", "open_offering", "opened_target"]
+
+
+def opened_target(scenario: Scenario, note: Callable[[str], None]) -> AbstractAsyncContextManager[Target]:
+    """The scenario's server, waited for; `note` is told in words meanwhile. Raises as `open_target` does."""
+    return open_target(
+        scenario.target,
+        model=scenario.model,
+        api_key=load_api_key(env=scenario.api_key_env, file=scenario.api_key_file),
+        headers=load_headers(scenario.header),
+        ca_file=scenario.ca_file,
+        cert_file=scenario.cert_file,
+        key_file=scenario.key_file,
+        insecure=scenario.insecure,
+        proxied=scenario.transport == "httpx",
+        ready_timeout_s=scenario.ready_timeout,
+        progress=note,
+    )
 
 
 @asynccontextmanager
@@ -52,19 +69,7 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
             raise UsageError("--target virtual stands alone; several targets are several URLs")
         yield VirtualOffering(profile_name=scenario.target[0].partition(":")[2] or "fcfs")
         return
-    async with open_target(
-        scenario.target,
-        model=scenario.model,
-        api_key=load_api_key(env=scenario.api_key_env, file=scenario.api_key_file),
-        ca_file=scenario.ca_file,
-        cert_file=scenario.cert_file,
-        key_file=scenario.key_file,
-        headers=load_headers(scenario.header),
-        insecure=scenario.insecure,
-        proxied=scenario.transport == "httpx",
-        ready_timeout_s=scenario.ready_timeout,
-        progress=note,
-    ) as target:
+    async with opened_target(scenario, note) as target:
         watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
         observer = _observer(target, scenario)
@@ -121,11 +126,10 @@ class LiveOffering:
         )
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
-        form, told = await target.exact_text(found.format, scenario.extra)
         between = Between(
             target=target,
             policy=scenario.cache,
-            form=form,
+            form=found.format,
             command=scenario.restart_command or scenario.between_command,
             ready_timeout_s=scenario.ready_timeout,
             progress=note,
@@ -136,17 +140,14 @@ class LiveOffering:
             scenario=scenario,
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
-            format=form,
+            format=found.format,
             watches=watches,
         )
         if scenario.insecure:
             offering.notes.append("the server's certificate was not verified (--insecure)")
         if scenario.cache == "keep":
             offering.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
-        # how long texts are is told by whoever asked the tokenizer
-        approximate = () if form.prompt == "ids" else ("token-id prompts",)
-        offering.notes += [one.note for one in found.findings if one.note and one.feature not in approximate]
-        offering.notes += [told] if told else []
+        offering.notes += found.notes
         for line in offering.notes:
             note(line)
         return offering

@@ -75,7 +75,7 @@ def conditions(scenario: Scenario, workload: Workload, spec: SearchSpec, experim
         "seeding": scenario.seeding,
         "replicates": scenario.replicate_word,
         "arrivals": _arrivals(scenario),
-        "workload": _workload(scenario, workload),
+        "workload": _workload(scenario, _prompts(workload, experiment)),
         "stop": scenario.stop,
         "transport": scenario.transport,
         "cache": scenario.cache,
@@ -110,7 +110,6 @@ def assemble(
         runs=[(request.to_dict(), verdict) for request, verdict in told(directory)],
         buckets=buckets,
         notes=notes(scenario, experiment),
-        slo=scenario.objective,
     )
 
 
@@ -139,10 +138,15 @@ def _arrivals(scenario: Scenario) -> str:
     return f"gamma ({shape})"
 
 
-def _workload(scenario: Scenario, workload: Workload) -> str:
+def _prompts(workload: Workload, experiment: dict[str, Any]) -> str:
+    """What the prompts were: the target may not have taken what was planned."""
+    return str(experiment["target"].get("format", {}).get("prompt", workload.format.prompt))
+
+
+def _workload(scenario: Scenario, prompts: str) -> str:
     file = scenario.lengths or (scenario.arrivals if scenario.recorded else None)
     lengths = f"lengths from {Path(file.removeprefix('trace:')).name}" if file else f"{scenario.input} input tokens"
     output = "" if file else f", {scenario.output} output tokens"
     prefix = f", {scenario.shared_prefix} of them shared by groups" if scenario.shared_prefix else ""
-    kind = "as token ids" if workload.format.prompt == "ids" else "as text"
+    kind = "as token ids" if prompts == "ids" else "as text"
     return f"{lengths} {kind}{prefix}{output}, {scenario.stop} stop"

@@ -44,7 +44,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and its exit code."""
-    for command in ("sweep", "run", "replay", "trace", "show", "emulate"):
+    for command in ("sweep", "run", "check", "replay", "trace", "show", "emulate"):
         importlib.import_module(f"loadgen.cli.{command}")  # importing a command registers it
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an encoding without some sign must not end the program

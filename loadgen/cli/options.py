@@ -16,7 +16,7 @@ import typer
 
 from loadgen.errors import ScenarioError
 
-__all__ = ["EXPERIMENT", "REPLAY", "SEARCH", "takes"]
+__all__ = ["CHECK", "EXPERIMENT", "REPLAY", "SEARCH", "takes"]
 
 _TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
     "Target",
@@ -161,6 +161,9 @@ SEARCH = (*_BOTH, *_OF_A_SEARCH)
 _NOT_REPLAYED = {"arrivals", "burstiness", "cv", "cohort", "input", "output", "lengths", "shared_prefix",
                  "prefix_groups", "replicates", "trace_window", "window"}  # fmt: skip
 REPLAY = tuple(name for name in (*_BOTH, *_OF_A_REPLAY) if name not in _NOT_REPLAYED)
+
+CHECK = ("target", "model", "api_key_env", "api_key_file", "header", "ca_file", "cert_file", "key_file", "insecure",
+         "ready_timeout", "transport", "endpoint", "prompt", "stop", "temperature", "token_ids", "extra")  # fmt: skip
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

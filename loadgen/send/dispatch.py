@@ -280,7 +280,13 @@ class Dispatcher:
         answer = None
         if flight.status == 200:
             complete = end == "complete"
-            answer = read_answer(flight.parts, flight.stamps, content_type=flight.content_type, complete=complete)
+            answer = read_answer(
+                flight.parts,
+                flight.stamps,
+                content_type=flight.content_type,
+                complete=complete,
+                limit_tokens=flight.output_tokens_planned,
+            )
         elif not error:
             error = flight.refusal()
         forced = flight.output_tokens_planned if self._forced else None

@@ -9,8 +9,8 @@ those leave room, this module decides:
 - An error event, or a finish_reason that is none of the good ones, makes a `stream_error` even if `[DONE]` follows or
   the connection breaks afterwards.
 - A plain JSON answer is read as one token event at the read that completed it, whether or not a stream was asked for.
-- Without usage and token ids the count of events stands in for O (source `events`). It is only a lower bound, so a
-  forced length is then believed when finish_reason says `length`.
+- Without usage and token ids, finish_reason `length` says that O is the limit that was sent (source `limit`). Else the
+  count of events stands in for O (source `events`): events are not tokens, so that is a guess.
 - Statuses that section 3 does not name (other 4xx, redirects, 2xx without 200) are `bad_response`.
 """
 
@@ -67,9 +67,6 @@ class Answer:
     output_tokens: int = ABSENT
     output_tokens_source: str = ""
     cached_tokens: int = ABSENT
-    server_queue_ns: int = ABSENT
-    server_prefill_ns: int = ABSENT
-    server_decode_ns: int = ABSENT
     first_event_tokens: int = ABSENT  # k of TPOT
     token_reads: int = 0
 
@@ -109,12 +106,19 @@ class FirstTokenWatch:
         return False
 
 
-def read_answer(parts: list[bytes], stamps: list[int], *, content_type: str, complete: bool) -> Answer:
-    """Parse a body. `stamps[i]` is the stamp of the read that brought `parts[i]`; `complete`: nothing is missing."""
+def read_answer(
+    parts: list[bytes], stamps: list[int], *, content_type: str, complete: bool, limit_tokens: int = ABSENT
+) -> Answer:
+    """Parse a body. `stamps[i]` is the stamp of the read that brought `parts[i]`; `complete`: nothing is missing.
+
+    `limit_tokens`: the largest output that was asked for.
+    """
     body = b"".join(parts)
     head = body[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
     if "event-stream" in content_type or head.startswith((b"data:", b"event:", b":", b"id:", b"retry:")):
-        return _read_stream(body, parts, stamps, complete=complete)
+        answer = _read_stream(body, parts, stamps, complete=complete)
+        _count_output(answer, limit_tokens)
+        return answer
     answer = Answer(stream=False)
     try:
         document = orjson.loads(body)
@@ -125,7 +129,7 @@ def read_answer(parts: list[bytes], stamps: list[int], *, content_type: str, com
         answer.bad = f"not an answer object: {bounded(body)}"
         return answer
     _Fold(answer).add(document, stamps[-1], b"")
-    _count_output(answer)
+    _count_output(answer, limit_tokens)
     return answer
 
 
@@ -165,7 +169,6 @@ def _read_stream(body: bytes, parts: list[bytes], stamps: list[int], *, complete
                 before, after = match.groups()
     if complete and not events:
         answer.bad = f"a stream without events: {bounded(body)}" if body else "an empty answer"
-    _count_output(answer)
     return answer
 
 
@@ -187,8 +190,6 @@ class _Fold:
             answer.error = answer.error or _error_text(document)
             return False
         fresh = ABSENT if usage is None else self._add_usage(usage)
-        if (metrics := document.get("metrics")) is not None:
-            self._add_metrics(metrics)
         if not choices:
             return False
         if type(choices) is not list or type(choices[0]) is not dict:
@@ -238,15 +239,6 @@ class _Fold:
         answer.output_tokens, answer.output_tokens_source = completion, "usage"
         return fresh
 
-    def _add_metrics(self, metrics: Any) -> None:
-        """vLLM's times of one request (--enable-per-request-metrics); its "time to first token" begins at the start."""
-        if type(metrics) is not dict:
-            return
-        answer = self.answer
-        answer.server_queue_ns = _ns(metrics.get("queue_time_ms"))
-        answer.server_prefill_ns = _ns(metrics.get("time_to_first_token_ms"))
-        answer.server_decode_ns = _ns(metrics.get("generation_time_ms"))
-
 
 def _is_token_event(choices: Any, *, first: bool) -> bool:
     """Method, section 2: any choice event except a role-only opener; after the first token every one is a token."""
@@ -262,23 +254,21 @@ def _is_opener(choice: Any) -> bool:
     return type(delta) is dict and bool(delta.get("role")) and not any(v for k, v in delta.items() if k != "role")
 
 
-def _count_output(answer: Answer) -> None:
-    """O where no usage told it: token ids if every event has them, else the number of events."""
+def _count_output(answer: Answer, limit_tokens: int) -> None:
+    """O where no usage told it: token ids if all events have them, else the limit where it was reached, else events."""
     if answer.output_tokens_source or not answer.events:
         return
     counts = [tokens for _, tokens in answer.events]
-    known = min(counts) >= 0
-    answer.output_tokens = sum(counts) if known else len(counts)
-    answer.output_tokens_source = "token_ids" if known else "events"
+    if min(counts) >= 0:
+        answer.output_tokens, answer.output_tokens_source = sum(counts), "token_ids"
+    elif answer.finish_reason == "length" and limit_tokens > 0:
+        answer.output_tokens, answer.output_tokens_source = limit_tokens, "limit"
+    else:
+        answer.output_tokens, answer.output_tokens_source = len(counts), "events"
 
 
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value < _COUNT_LIMIT else ABSENT
-
-
-def _ns(milliseconds: Any) -> int:
-    known = type(milliseconds) in (int, float) and 0 <= milliseconds < _COUNT_LIMIT / 1e6
-    return round(milliseconds * 1e6) if known else ABSENT
 
 
 def _error_text(document: dict[str, Any]) -> str:
@@ -318,15 +308,9 @@ def outcome_of(
         return "bad_response", "an answer without tokens"
     if not answer.finish_reason:
         return "truncated", "the answer ended without a finish_reason"
-    if forced_tokens is not None and _is_short(answer, forced_tokens):
+    if forced_tokens is not None and answer.output_tokens < forced_tokens:
         return "short_output", f"{answer.output_tokens} of {forced_tokens} forced tokens ({answer.finish_reason})"
     return "ok", ""
-
-
-def _is_short(answer: Answer, forced_tokens: int) -> bool:
-    if answer.output_tokens_source == "events" and answer.finish_reason == "length":
-        return False
-    return answer.output_tokens < forced_tokens
 
 
 def _outcome_of_status(status: int, end: HttpEnd, error: str) -> tuple[str, str]:

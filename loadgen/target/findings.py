@@ -18,6 +18,7 @@ from loadgen.target.salt import SaltSupport
 __all__ = ["Seen", "Unasked", "judged"]
 
 _NATURAL_COST: Final = "output lengths are the model's own: comparable only with runs of the same kind"
+_WORDS_CHARS: Final = 100
 _TEXT_COST: Final = "prompt lengths are approximate"
 
 
@@ -57,6 +58,12 @@ def judged(seen: Seen) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     return tuple(found), tuple(needs)
 
 
+def _words(seen: Seen, feature: str) -> str | None:
+    """What the server said when it refused the feature, cut to what a cell and a line can hold."""
+    words = seen.refused.get(feature)
+    return words if words is None or len(words) <= _WORDS_CHARS else words[:_WORDS_CHARS] + "…"
+
+
 def _streams(seen: Seen) -> Finding:
     reading = seen.reading
     if not reading.stream:
@@ -73,12 +80,12 @@ def _streams(seen: Seen) -> Finding:
 def _usage(seen: Seen) -> Finding:
     if seen.reading.output_tokens_source == "usage":
         return Finding(feature="usage", found="yes")
-    words = seen.refused.get("usage")
+    words = _words(seen, "usage")
     return Finding(
         feature="usage",
         found=f"refused ({words})" if words else "no",
-        instead="tokens are counted from events",
-        cost="output lengths are lower bounds, TPOT is approximate, prompt lengths are unchecked",
+        instead="an output that ends at its limit is as long as that; others are counted by events",
+        cost="output lengths and TPOT rest on the server's finish_reason, prompt lengths are unchecked",
     )
 
 
@@ -94,7 +101,7 @@ def _continuous_usage(seen: Seen) -> Finding:
 
 def _ids(seen: Seen, needs: list[str]) -> Finding:
     feature, sent, reported = "token-id prompts", seen.input_tokens, seen.reading.input_tokens
-    words = seen.refused.get("ids")
+    words = _words(seen, "ids")
     if words is not None:
         if not seen.ask.prompt:
             needs.append(f"token ids as a prompt are refused ({words}): set --prompt text")
@@ -113,13 +120,15 @@ def _ids(seen: Seen, needs: list[str]) -> Finding:
 def _forced(seen: Seen, needs: list[str]) -> Finding:
     feature, option = "ignore_eos, min_tokens", "--stop natural"
     reading, asked = seen.reading, seen.output_tokens
-    words = seen.refused.get("forced")
+    words = _words(seen, "forced")
     if words is None and seen.form.stop == "natural":
         return Finding(
             feature=feature, found=f"not asked for ({option})", instead=option, cost=_NATURAL_COST, surprise=False
         )
-    by_events = reading.output_tokens_source == "events" and reading.finish_reason == "length"  # a lower bound
-    if words is None and (reading.output_tokens >= asked or by_events):
+    if words is None and reading.output_tokens_source == "limit":
+        found = "accepted: the output ended at its limit, and its length is not told"
+        return Finding(feature=feature, found=found, cost="lengths that were not forced would pass for forced ones")
+    if words is None and reading.output_tokens >= asked:
         return Finding(feature=feature, found=f"accepted: {reading.output_tokens} of {asked} tokens came")
     if words is not None:
         found = f"refused ({words})"
@@ -134,11 +143,11 @@ def _forced(seen: Seen, needs: list[str]) -> Finding:
 def _limit(seen: Seen) -> Finding:
     if seen.form.limit_field == "max_tokens":
         over = seen.reading.output_tokens - seen.output_tokens
-        if over > 0:
+        if over > 0 and seen.reading.output_tokens_source != "events":
             found = f"ignored: {seen.reading.output_tokens} tokens came for {seen.output_tokens}"
             return Finding(feature="max_tokens", found=found, cost="outputs are longer than planned")
         return Finding(feature="max_tokens", found="yes")
-    words = seen.refused.get("limit")
+    words = _words(seen, "limit")
     return Finding(
         feature="max_tokens", found=f"refused ({words})" if words else "refused", instead="max_completion_tokens"
     )

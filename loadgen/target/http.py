@@ -113,6 +113,7 @@ class Http:
     tls: Tls = field(default_factory=Tls)
     timeout_s: float = 10.0
     proxied: bool = False
+    sent: int = 0  # requests so far
     _client: httpx.AsyncClient | None = field(default=None, repr=False)
 
     async def __aenter__(self) -> Http:
@@ -134,6 +135,10 @@ class Http:
         """GET a path under the base. Raises `Unreachable`."""
         return await self._request("GET", path, None, timeout_s, limit)
 
+    async def head(self, path: str) -> Answer:
+        """HEAD of a path under the base, which changes nothing. Raises `Unreachable`."""
+        return await self._request("HEAD", path, None, None, BODY_LIMIT)
+
     async def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Answer:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
@@ -142,6 +147,7 @@ class Http:
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
     ) -> Answer:
         assert self._client is not None
+        self.sent += 1
         url = ("http://localhost" if socket_path(self.base) else self.base) + path
         timeout = self.timeout_s if timeout_s is None else timeout_s
         content = None if body is None else orjson.dumps(body)

@@ -193,7 +193,9 @@ class Probe:
             parts.append(answer.body[begin:end])
             stamps.append(at_ns)
             begin = end
-        reading = read_answer(parts or [b""], stamps or [0], content_type=answer.content_type, complete=True)
+        reading = read_answer(
+            parts or [b""], stamps or [0], content_type=answer.content_type, complete=True, limit_tokens=OUTPUT_TOKENS
+        )
         fault = reading.bad or reading.error or ("" if reading.events else "an answer without tokens")
         if fault:
             raise TargetUnfit(f"{self.http.base}: {self.path} answers 200, but not as OpenAI's API does: {fault}")

@@ -157,7 +157,10 @@ async def test_without_usage_or_a_stream_the_results_say_what_they_are_worth() -
     result = await found(Server(refuses=no_options))
     assert not result.format.usage
     assert "refused (stream_options is not supported)" in row(result, "usage")
-    assert "lower bounds" in row(await found(Server(usage=False)), "usage")
+    silent = await found(Server(usage=False))
+    assert "rest on the server's finish_reason" in row(silent, "usage")
+    assert "lengths that were not forced would pass for forced ones" in row(silent, "ignore_eos, min_tokens")
+    assert row(await found(Server(usage=False, tokens=40)), "max_tokens").startswith("yes")  # events are not tokens
     assert "TTFT is E2E" in row(await found(Server(stream=False)), "streams")
 
 
@@ -230,8 +233,8 @@ async def test_a_connection_is_not_trusted_for_longer_than_one_was_watched() -> 
         watch = IdleWatch(http)
         assert watch.keepalive_s() == 4.0  # nothing known, as behind a proxy
         task = asyncio.create_task(watch.run())
-        while watch.announced_s is None or watch.watched_s == 0:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 - the watch is polled by its users too
+        while watch.announced_s is None or watch.watched_s == 0:  # noqa: ASYNC110 - users of a watch poll it too
+            await asyncio.sleep(0.01)
         assert watch.closed_s is None
         assert watch.keepalive_s() < 0.8 * 2
         assert "it announces 2 s" in watch.text

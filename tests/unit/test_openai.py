@@ -17,10 +17,12 @@ from tests.fakes.streams import DONE, completion_events, delta, event, text, usa
 CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / "vllm_0.32.0"
 
 
-def read(*pieces: bytes, complete: bool = True, content_type: str = "text/event-stream") -> Answer:
+def read(
+    *pieces: bytes, complete: bool = True, content_type: str = "text/event-stream", limit_tokens: int = -1
+) -> Answer:
     """Each piece in a read of its own, stamped 10, 20, 30, ..."""
     stamps = [10 * (i + 1) for i in range(len(pieces))]
-    return read_answer(list(pieces), stamps, content_type=content_type, complete=complete)
+    return read_answer(list(pieces), stamps, content_type=content_type, complete=complete, limit_tokens=limit_tokens)
 
 
 def judge(answer: Answer | None, end: HttpEnd = "complete", status: int = 200, forced: int | None = None) -> str:
@@ -86,10 +88,14 @@ def test_token_ids_count_where_no_usage_does() -> None:
     assert read(with_ids([1, 2]), with_ids([3], "stop"), event(usage(4)), DONE).output_tokens_source == "usage"
 
 
-def test_without_usage_events_stand_in_and_a_forced_length_is_believed_by_its_finish() -> None:
-    answer = read(event(text("a")), event(text("b", "length")), DONE)
-    assert (answer.output_tokens, answer.output_tokens_source) == (2, "events")
-    assert judge(answer, forced=8) == "ok"
+def test_without_usage_the_limit_tells_the_length_where_it_was_reached_else_events_stand_in() -> None:
+    cut = event(text("a")), event(text("b")), event(text("", "length")), DONE
+    for limit in (2, 8):  # more events than tokens, or fewer
+        answer = read(*cut, limit_tokens=limit)
+        assert (answer.output_tokens, answer.output_tokens_source) == (limit, "limit")
+        assert judge(answer, forced=limit) == "ok"
+    answer = read(*cut)
+    assert (answer.output_tokens, answer.output_tokens_source) == (3, "events")
     assert judge(read(event(text("a")), event(text("b", "stop")), DONE), forced=8) == "short_output"
 
 
@@ -358,16 +364,3 @@ def test_captures_of_good_answers(name: str, tokens: int, source: str, k: int) -
 def test_capture_of_a_wrong_model_is_a_workload_error() -> None:
     status, _, end = capture("dev0_err_bad_model_stream")
     assert judge(None, end=end, status=status) == "workload_error"
-
-
-def test_a_server_s_own_times_of_a_request_are_kept() -> None:
-    usage = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1},"metrics":%s}'
-    for metrics, times in (
-        (b'{"queue_time_ms":0.25,"time_to_first_token_ms":12.5,"generation_time_ms":40,"mean_itl_ms":2}',
-         (250_000, 12_500_000, 40_000_000)),
-        (b'{"queue_time_ms":null,"time_to_first_token_ms":-1,"generation_time_ms":"x"}', (-1, -1, -1)),
-        (b'"fast"', (-1, -1, -1)),
-    ):  # fmt: skip
-        body = b'data: {"choices":[{"text":"a","finish_reason":"length"}]}\n\ndata: ' + usage % metrics + b"\n\n"
-        answer = read_answer([body], [5], content_type="text/event-stream", complete=True)
-        assert (answer.server_queue_ns, answer.server_prefill_ns, answer.server_decode_ns) == times

@@ -1,0 +1,188 @@
+"""All that can be found out about a target before it is loaded: for a person who asks what this server can do.
+
+Reads only, unless `allow_reset`. The requests that generate are the probe's (ten at most); the others are GETs of small
+pages, one HEAD to see whether the cache can be reset, and one tokenization.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from loadgen.plan.types import RequestFormat
+from loadgen.target.capabilities import Finding
+from loadgen.target.findings import Unasked
+from loadgen.target.http import Http, Unreachable, shown
+from loadgen.target.idle import IdleWatch
+from loadgen.target.metrics import scrape
+from loadgen.target.probe import NoEndpoint
+from loadgen.target.target import Target
+
+__all__ = ["Survey", "survey"]
+
+_CLOCK_RESOLUTION_S: Final = 2.0  # a Date is in whole seconds, and may be renewed once a second only
+_TEXT: Final = "The quick brown fox jumps over the lazy dog."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The table's rows, and what to do about them. `options` must be set for this server before it is loaded."""
+
+    findings: tuple[Finding, ...]
+    options: tuple[str, ...]
+    format: RequestFormat
+    generating: int  # requests that generate
+    others: int
+
+    def with_connections(self, watches: Sequence[IdleWatch]) -> Survey:
+        """With a row for each connection that was watched meanwhile."""
+        return replace(self, findings=(*self.findings, *map(_connection, watches)), others=self.others + len(watches))
+
+
+async def survey(
+    target: Target,
+    form: RequestFormat,
+    *,
+    extras: Mapping[str, Any] | None = None,
+    may_chat: bool = True,
+    allow_reset: bool = False,
+) -> Survey:
+    """Ask everything once. `may_chat`: chat is tried where the server has no completions.
+
+    Raises `TargetUnfit` where no option would make the server usable, and `TargetUnreachable`.
+    """
+    ask, spent, options = Unasked(continuous=True), 0, []
+    try:
+        found = await target.capabilities(form, extras=extras, ask=ask)
+    except NoEndpoint as missing:
+        if form.endpoint == "chat" or not may_chat:
+            raise
+        spent, options = 1, [f"{missing}: set --endpoint chat"]
+        found = await target.capabilities(replace(form, endpoint="chat", prompt="text"), extras=extras, ask=ask)
+    rows = [_model(target), *found.findings]
+    for http in target.https:
+        where = f" ({http.base})" if len(target.https) > 1 else ""
+        for row in (
+            *await _server(http),
+            await _tokenization(http, target.model),
+            await _metrics(http),
+            await _reset(http, allow=allow_reset),
+        ):
+            rows.append(replace(row, feature=row.feature + where))
+    generating = found.requests + spent
+    return Survey(
+        findings=tuple(rows),
+        options=(*options, *found.needs),
+        format=found.format,
+        generating=generating,
+        others=sum(http.sent for http in target.https) - generating,
+    )
+
+
+def _model(target: Target) -> Finding:
+    found = f"{shown(target.model, 80)}, context length {target.max_model_len or 'not told'}"
+    cost = "" if target.max_model_len else "prompts beyond the context are noticed only by what comes back"
+    return Finding(feature="model", found=found, cost=cost)
+
+
+async def _tokenization(http: Http, model: str) -> Finding:
+    feature = "tokenization"
+    try:
+        answer = await http.post("/tokenize", {"model": model, "prompt": _TEXT})
+    except Unreachable as error:
+        return Finding(feature=feature, found=str(error))
+    parsed = answer.json() if answer.status == 200 else None
+    count = parsed.get("count") if isinstance(parsed, dict) else None
+    if isinstance(count, int):
+        return Finding(feature=feature, found=f"/tokenize: {count} tokens for {len(_TEXT.split())} words")
+    return Finding(
+        feature=feature,
+        found=f"no /tokenize ({answer.status})",
+        instead="a word counts as a token in text prompts",
+        cost="text prompts are only roughly as long as planned",
+    )
+
+
+async def _metrics(http: Http) -> Finding:
+    reading = await scrape(http)
+    if reading is None:
+        return Finding(
+            feature="metrics",
+            found="no /metrics",
+            instead="the client's records alone",
+            cost="a queue, a warm cache, a restart and other users' load cannot be seen",
+        )
+    missing = [
+        name
+        for name, value in (
+            ("requests running and waiting", reading.outstanding),
+            ("prefix-cache hits", reading.prefix_hits),
+            ("start time", reading.started),
+        )
+        if value is None
+    ]
+    found = f"yes: {len(reading.samples)} series"
+    if not missing:
+        return Finding(feature="metrics", found=found)
+    return Finding(feature="metrics", found=f"{found}, without {', '.join(missing)}", cost="these cannot be checked")
+
+
+async def _reset(http: Http, *, allow: bool) -> Finding:
+    feature, path = "cache reset", "/reset_prefix_cache"
+    missing = Finding(
+        feature=feature,
+        found=f"no {path}",
+        instead="--cache salt (default) or keep",
+        cost="without a proved salt, runs may find each other's prompts in the cache",
+    )
+    try:
+        if not allow:
+            there = (await http.head(path)).status == 405  # it is for POST alone
+            return Finding(feature=feature, found="there, not tried (--allow-reset)") if there else missing
+        answer = await http.post(path)
+    except Unreachable as error:
+        return Finding(feature=feature, found=str(error))
+    parsed = answer.json()
+    if answer.status != 200:
+        return missing
+    if isinstance(parsed, dict) and parsed.get("success") is True:
+        return Finding(feature=feature, found="yes: success")
+    return Finding(feature=feature, found=f"answers without success ({answer.excerpt or 'nothing'})", cost=missing.cost)
+
+
+async def _server(http: Http) -> tuple[Finding, Finding]:
+    """The version, and the server's Date against our clock, to within what a Date can tell and the answer's time."""
+    before_s = time.time()
+    try:
+        answer = await http.get("/version")
+    except Unreachable as error:
+        return Finding(feature="version", found=str(error)), Finding(feature="clocks", found="not seen")
+    after_s = time.time()
+    parsed = answer.json() if answer.status == 200 else None
+    version = parsed.get("version") if isinstance(parsed, dict) else None
+    told = Finding(feature="version", found=shown(str(version), 80))
+    if version is None:
+        told = Finding(feature="version", found="not told", cost="another version behind the same URL is not noticed")
+    try:
+        there_s = parsedate_to_datetime(answer.date).timestamp()
+    except (ValueError, TypeError):
+        return told, Finding(feature="clocks", found="the server tells no date", instead="this machine's clock alone")
+    early_s, late_s = there_s - after_s, there_s + _CLOCK_RESOLUTION_S - before_s
+    if early_s <= 0 <= late_s:
+        return told, Finding(feature="clocks", found="in step, as far as a Date header tells (2 s)")
+    off_s = early_s if early_s > 0 else late_s
+    found = f"the server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
+    cost = "its logs do not line up with ours; latencies are not concerned"
+    return told, Finding(feature="clocks", found=found, cost=cost)
+
+
+def _connection(watch: IdleWatch) -> Finding:
+    if watch.connect_s is None or watch.answer_s is None:
+        return Finding(feature="connection", found="not seen")
+    found = (
+        f"connect {1e3 * watch.connect_s:.1f} ms, small answer {1e3 * watch.answer_s:.1f} ms, idle limit {watch.text}"
+    )
+    return Finding(feature="connection", found=found, instead=f"reused for up to {watch.keepalive_s():.1f} s")

@@ -65,6 +65,9 @@ REQUEST_COLUMNS: Final[dict[str, str]] = {
     "output_tokens": "int64",
     "output_tokens_source": "str",  # one of TOKEN_SOURCES
     "cached_tokens": "int64",
+    "server_queue_ns": "int64",  # the server's own times of this request, where its answer tells them: from its
+    "server_prefill_ns": "int64",  # arrival to its first step, from there to the first token,
+    "server_decode_ns": "int64",  # and from the first token to the last
     "first_event_tokens": "int64",  # k of TPOT; 1 unless token ids or continuous usage say more
     "token_events": "int64",
     "token_reads": "int64",  # distinct socket reads that carried token events

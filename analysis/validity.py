@@ -16,7 +16,7 @@ from analysis.cohort import PERCENTILES, mask, nearest_rank
 from analysis.indicator import attains, joint
 from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
 from analysis.slo import Slo
-from analysis.stationarity import area_s
+from analysis.stationarity import area_s, correlation_time_s
 from analysis.units import format_duration
 from analysis.verdict import Blame, Criteria, Finding, RunFacts, Severity
 
@@ -35,6 +35,7 @@ INPUT_OFF_WARN: Final = 0.02  # of the planned mean
 INPUT_OFF_MAX: Final = 0.10
 INPUT_OFF_SLACK_TOKENS: Final = 32  # a chat template or a BOS token is not another workload
 RESIDENCES: Final = 3
+CORRELATION_TIMES: Final = 3
 ANSWER_CHARS: Final = 200
 
 
@@ -53,7 +54,7 @@ def gates(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> list[F
         found += _conservation(requests, facts)
     found += _workload(cohort, facts, criteria)
     found += _target(facts)
-    found += _evidence(cohort, facts, criteria)
+    found += _evidence(requests, cohort, facts, criteria)
     return sorted(found, key=lambda finding: finding.severity != "block")
 
 
@@ -198,7 +199,8 @@ def _workload(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iter
             f"{first['error'][:ANSWER_CHARS]}",
         )  # fmt: skip
     yield from _output_lengths(cohort)
-    yield from _input_lengths(cohort)
+    yield from _finish_reasons(cohort, criteria)
+    yield from _input_lengths(cohort, criteria)
     if (count := int(np.count_nonzero(buffered(cohort)))) > BUFFERED_SHARE_MAX * total:
         bounded = criteria.slo.tpot_s is not None
         yield Finding(
@@ -218,14 +220,46 @@ def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
     if not off:
         return
     too_many = off > LENGTH_SHARE_MAX * len(cohort)
+    cut = _cut_at(cohort)
+    why = f"; those that fell short all end at {cut} tokens with their prompt, the server's limit" if cut else ""
     yield Finding(
         check="output_lengths", blame="workload", severity="block" if too_many else "warning",
         value=off / len(cohort), limit=LENGTH_SHARE_MAX,
-        text=f"{off} of {len(cohort)} requests did not bring the output tokens they were asked for",
+        text=f"{off} of {len(cohort)} requests did not bring the output tokens they were asked for{why}",
     )  # fmt: skip
 
 
-def _input_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
+def _cut_at(cohort: pd.DataFrame) -> int:
+    """The total that all short outputs were cut at; 0 if there is none.
+
+    A server that is asked for more than its context holds may give what fits and call it done.
+    """
+    short = outcome_is(cohort, "short_output")
+    given, output = numbers(cohort, "input_tokens")[short], numbers(cohort, "output_tokens")[short]
+    totals = np.unique(given + output)
+    return int(totals[0]) if given.size > 1 and given.min() >= 0 and totals.size == 1 else 0
+
+
+def _finish_reasons(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:
+    """Under forced lengths nothing but the limit ends an output; else it is of interest how many the limit ended."""
+    ok = outcome_is(cohort, "ok")
+    total = int(np.count_nonzero(ok))
+    limited = int(np.count_nonzero((cohort["finish_reason"] == "length").to_numpy(dtype=np.bool_) & ok))
+    if criteria.forced and limited < total:
+        reasons = ", ".join(sorted({str(reason) for reason in cohort["finish_reason"][ok]} - {"length"}))
+        yield Finding(
+            check="finish_reasons", blame="workload", severity="warning", value=(total - limited) / total, limit=0,
+            text=f"{total - limited} of {total} outputs of a forced length ended by themselves ({reasons}): ignore_eos "
+            "may not be heard",
+        )  # fmt: skip
+    elif not criteria.forced and limited:
+        yield Finding(
+            check="finish_reasons", blame="workload", severity="info", value=limited / total,
+            text=f"{limited} of {total} outputs were ended by max_tokens, the others by the model",
+        )  # fmt: skip
+
+
+def _input_lengths(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:
     planned, given = numbers(cohort, "input_tokens_planned"), numbers(cohort, "input_tokens")
     known = outcome_is(cohort, "ok") & (planned > 0) & (given >= 0)
     if not known.any():
@@ -233,6 +267,14 @@ def _input_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
     asked, reported = float(planned[known].mean()), float(given[known].mean())
     off = abs(reported - asked)
     if off <= INPUT_OFF_WARN * asked:
+        differing = int(np.count_nonzero((planned != given) & known))
+        if criteria.exact_inputs and differing:
+            apart = int(np.abs(given - planned)[known].max())
+            yield Finding(
+                check="input_lengths", blame="workload", severity="warning", value=apart, limit=0,
+                text=f"the server counts other input tokens than planned in {differing} of {np.count_nonzero(known)} "
+                f"prompts of exact lengths, by up to {apart}",
+            )  # fmt: skip
         return
     other_work = off > max(INPUT_OFF_MAX * asked, INPUT_OFF_SLACK_TOKENS)
     yield Finding(
@@ -250,7 +292,27 @@ def _target(facts: RunFacts) -> Iterator[Finding]:
         yield Finding(check="target_health", blame="target", severity="warning", text=facts.target_odd)
 
 
-def _evidence(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+def _block_length(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
+    """Blocks of one history say more than one of them only if each outlasts what it remembers (method, section 7)."""
+    start_ns, end_ns = facts.warmup_ns, facts.warmup_ns + facts.window_ns
+    memory_s = correlation_time_s(requests, start_ns=start_ns, end_ns=end_ns)
+    if memory_s is None:
+        return
+    window_s = facts.window_ns / NS_PER_S
+    needed_s = CORRELATION_TIMES * memory_s
+    said = f"a block of {format_duration(window_s)} is {window_s / memory_s:.3g} autocorrelation times of N(t)"
+    if window_s >= needed_s:
+        yield Finding(
+            check="block_length", blame="evidence", severity="info", value=window_s, limit=needed_s, text=said
+        )
+    else:
+        yield _block(
+            "block_length", "evidence", window_s, needed_s,
+            f"{said}; at least {CORRELATION_TIMES} are needed: --window {format_duration(needed_s)}",
+        )  # fmt: skip
+
+
+def _evidence(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
     least = max(criteria.min_requests, 1)
     if (n := len(cohort)) < least:
         window_s = facts.window_ns / NS_PER_S
@@ -259,6 +321,8 @@ def _evidence(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iter
         yield _block(
             "min_requests", "evidence", n, least, f"{n} requests in the window, at least {least} wanted{needed}"
         )
+    if criteria.blocks:
+        yield from _block_length(requests, facts)
     residence = residence_median_s(cohort)
     if residence is None:
         return

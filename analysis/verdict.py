@@ -44,6 +44,9 @@ class Criteria:
     replicates: int = 5  # R: divides the run-level drift test's 5 %
     timeout_s: float = 60.0
     output_tokens_max: int = 128
+    forced: bool = True  # outputs have exactly the planned tokens; else they end where the model ends them
+    exact_inputs: bool = False  # prompts were made to have exactly the planned tokens
+    blocks: bool = False  # runs are stretches of one history, and must each outlast its correlation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from analysis.search import Outcome, RunRequest, Search, SearchSpec, SeedBook
 from analysis.verdict import RunVerdict
 from loadgen.errors import ResultsError, ScenarioError, TargetError
 from loadgen.offering import open_offering
+from loadgen.plan.lengths import MAX_TOKENS
 from loadgen.progress import Progress
 from loadgen.record.manifest import machine, versions
 from loadgen.record.store import ExperimentStore, read_json, read_ledger
@@ -107,8 +108,19 @@ def _check_format(setup: Setup, directory: Path) -> None:
 
 
 def check_context(workload: Workload, offering: Offering) -> None:
-    """Raises `ScenarioError` where a trace has requests that the target's context cannot hold."""
+    """Raises `ScenarioError` where the workload has requests that the target's context cannot hold."""
     limit = offering.max_model_len
+    if limit is not None and workload.recorded is None and limit < workload.lengths.total_max < MAX_TOKENS:
+        raise ScenarioError(
+            f"requests of up to {workload.lengths.total_max} tokens (input and output) do not fit into the {limit} of "
+            f"{offering.label} (max_model_len), which would cut the answers short: shorten --input or --output"
+        )
+    text = None if offering.format is None else offering.format.text
+    if text is not None and workload.lengths.input_max < text.overhead_tokens:
+        raise ScenarioError(
+            f"inputs of at most {workload.lengths.input_max} tokens are less than the {text.overhead_tokens} that "
+            f"special tokens and chat template of {offering.label} take: lengthen --input"
+        )
     if limit is not None and workload.longest_tokens > limit:
         raise ScenarioError(
             f"the trace has requests of up to {workload.longest_tokens} tokens and {offering.label} takes {limit}: "

@@ -126,10 +126,11 @@ class LiveOffering:
         )
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
+        form, told = await target.exact_text(found.format, scenario.extra)
         between = Between(
             target=target,
             policy=scenario.cache,
-            form=found.format,
+            form=form,
             command=scenario.restart_command or scenario.between_command,
             ready_timeout_s=scenario.ready_timeout,
             progress=note,
@@ -140,14 +141,17 @@ class LiveOffering:
             scenario=scenario,
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
-            format=found.format,
+            format=form,
             watches=watches,
         )
         if scenario.insecure:
             offering.notes.append("the server's certificate was not verified (--insecure)")
         if scenario.cache == "keep":
             offering.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
-        offering.notes += found.notes
+        # how long texts are is told by whoever asked the tokenizer
+        approximate = () if form.prompt == "ids" else ("token-id prompts",)
+        offering.notes += [one.note for one in found.findings if one.note and one.feature not in approximate]
+        offering.notes += [told] if told else []
         for line in offering.notes:
             note(line)
         return offering

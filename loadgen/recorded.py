@@ -146,6 +146,7 @@ class Recorded:
                 f"--window: a run covers {format_duration(needed_s)} of the trace at {rates[1]:g} requests/s (a "
                 f"confirmation twice that), and it has {format_duration(trace.span_ns / NS)}: shorten --window"
             )
+        _refuse_thin(scenario, trace, places, rates[0])
         return cls(
             trace=trace,
             rate=trace.rate,
@@ -250,6 +251,21 @@ class Recorded:
         if not self.own_lengths:
             return replace(make_plan(arrivals=Schedule(at_ns=at_ns), lengths=lengths, **common), origin=origin)
         return recorded_plan(trace, at_ns, content_root=self.content_root, origin=origin, **common)
+
+
+def _refuse_thin(scenario: Scenario, trace: Trace, places: tuple[int, ...], rate: float) -> None:
+    """Time scaling leaves no doubt how many requests a window has: too few at the lowest rate can pass nothing."""
+    if scenario.rate_method != "time":
+        return
+    covered_ns = round(scenario.window * rate / trace.rate * NS)
+    counts = [int(np.diff(np.searchsorted(trace.at_ns, [place, place + covered_ns]))[0]) for place in places]
+    least = min(counts)
+    if least < scenario.min_requests:
+        raise ScenarioError(
+            f"--window: at {rate:g} requests/s {scenario.replicate_word} {counts.index(least) + 1} holds {least} "
+            f"requests, and fewer than --min-requests {scenario.min_requests} cannot pass: lengthen --window, raise "
+            "the lowest --rate, or lower --min-requests"
+        )
 
 
 def content_root(scenario: Scenario) -> int | None:

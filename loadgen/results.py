@@ -110,6 +110,7 @@ def assemble(
         runs=[(request.to_dict(), verdict) for request, verdict in told(directory)],
         buckets=buckets,
         notes=notes(scenario, experiment),
+        slo=scenario.objective,
     )
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.cohort import nearest_rank
 from analysis.crosscheck import cold_claim, explained_hits
+from analysis.diagnose import diagnose, in_one_line
 from analysis.judge import judge_run, misses_allowed
 from analysis.readings import observe
 from analysis.records import derive, outcome_is
@@ -24,7 +25,7 @@ from analysis.telemetry import ServerView
 from analysis.units import format_duration, parse_share
 from analysis.verdict import Criteria, RunVerdict
 from loadgen import defaults
-from loadgen.errors import Aborted, TargetUnfit, TargetUnreachable
+from loadgen.errors import Aborted, ScenarioError, TargetUnfit, TargetUnreachable
 from loadgen.plan.plan import metadata
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
@@ -129,6 +130,9 @@ def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
         replicates=scenario.runs,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,
+        forced=workload.format.stop == "forced",
+        exact_inputs=workload.format.exact,
+        blocks=scenario.cache == "keep",
     )
 
 
@@ -213,6 +217,7 @@ class Runner:
         and `Aborted` when the user stopped it (what was measured stays in the run's journal).
         """
         plan = self.plan(request)
+        _check_fits(plan, self.offering)
         label = self._label(request, plan)
         odd = await self.offering.settle()
         before = dict(await self.offering.identity())
@@ -261,6 +266,8 @@ class Runner:
             line["blocked"] = blocked(plan, output.requests)
         if server is not None:
             line["not_measured"] = list(server.not_measured)
+        if verdict.status == "FAIL":
+            line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
         run.seal(
             derive(output.requests),
             output.events,
@@ -305,6 +312,8 @@ class Runner:
             return ""
         sent = output.requests["index"].to_numpy()
         shared = explained_hits(plan.input_tokens[sent], plan.prefix_tokens[sent], plan.prefix_group[sent])
+        if plan.format.text is not None:  # template and opener begin every exact text, and are planned tokens of it
+            shared += len(sent) * max(plan.format.text.overhead_tokens, plan.format.text.shared_overhead_tokens)
         return cold_claim(output.requests, server, shared)
 
     async def _with_target_facts(
@@ -322,6 +331,16 @@ class Runner:
         if during and lost:
             return replace(output.facts, target_died=True)
         return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
+
+
+def _check_fits(plan: RunPlan, offering: Offering) -> None:
+    """Raises `ScenarioError`: a server cuts what is too long, and answers as if nothing were wrong."""
+    longest = int((plan.input_tokens + plan.output_tokens).max(initial=0))
+    if offering.max_model_len is not None and longest > offering.max_model_len:
+        raise ScenarioError(
+            f"the plan has a request of {longest} tokens (input and output), {offering.label} takes "
+            f"{offering.max_model_len} (max_model_len): bound --input and --output, as in lognormal:500,1,1..3000"
+        )
 
 
 def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from analysis.diagnose import diagnose, in_one_line
 from analysis.intervals import mean_crossing, spread, window_to_agree
 from analysis.search import Outcome
+from analysis.slo import Slo
 from analysis.verdict import RateVerdict, RunVerdict
 
 __all__ = ["LATENCIES", "PERCENTILES", "answer"]
@@ -27,11 +29,13 @@ def answer(
     runs: Sequence[Run],
     buckets: Callable[[float, str], list[dict[str, Any]]],
     notes: Sequence[str] = (),
+    slo: Slo | None = None,
 ) -> dict[str, Any]:
     """Assemble the answer.
 
     `conditions` is all that λ* is a property of (SLO, q, ε, window, R, workload, target); `runs` the whole ledger;
     `buckets(rate, kind)` the latencies per (input, output) bucket of one rate's runs. Rates in requests/s, times in s.
+    With `slo` the bracket's failing end is diagnosed.
     """
     return {
         "format": FORMAT,
@@ -46,6 +50,7 @@ def answer(
         "rates": _rates(outcome.rates, "search", runs, buckets),
         "confirmations": _rates(outcome.confirmations, "confirm", runs, buckets),
         "beside": _beside(outcome, runs, conditions),
+        "diagnosis": "" if slo is None else _diagnosis(outcome, runs, slo),
         "findings": [_finding(finding) for finding in outcome.findings],
         "notes": list(notes),
         "runs": [_run(request, verdict) for request, verdict in runs],
@@ -88,6 +93,15 @@ def _rates(
             }
         )
     return rows
+
+
+def _diagnosis(outcome: Outcome, runs: Sequence[Run], slo: Slo) -> str:
+    """Why the smallest failing rate fails, beside the largest passing one; empty where none failed by its runs."""
+    failed = [run for request, run in runs if request["rate"] == outcome.upper and run.status == "FAIL"]
+    if outcome.upper is not None and not failed:  # the runs passed, their slopes together did not
+        failed = [run for request, run in runs if request["rate"] == outcome.upper and run.status == "PASS"]
+    passed = [run for request, run in runs if request["rate"] == outcome.lower and run.status == "PASS"]
+    return in_one_line(diagnose(failed, passed, slo))
 
 
 def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | str | None:

@@ -112,7 +112,14 @@ def run_sentences(run: RunVerdict) -> list[str]:
 
 def sentences(answer: Row) -> list[str]:
     """What was found, what it proves, under which conditions, and what stands beside it."""
-    return [_headline(answer), *_proof(answer), _conditions(answer["conditions"]), *_beside(answer), *answer["notes"]]
+    return [
+        _headline(answer),
+        *_diagnosis(answer),
+        *_proof(answer),
+        _conditions(answer["conditions"]),
+        *_beside(answer),
+        *answer["notes"],
+    ]
 
 
 def _headline(answer: Row) -> str:
@@ -147,6 +154,11 @@ def _word(answer: Row) -> str:
         return "block"
     word = str(conditions.get("replicates", "replicate"))
     return "run" if word == "replicate" else word
+
+
+def _diagnosis(answer: Row) -> list[str]:
+    why = answer.get("diagnosis", "")
+    return [f"Why {_rate(answer['bracket'][1])} requests/s fails: {why}."] if why else []
 
 
 def _proof(answer: Row) -> list[str]:

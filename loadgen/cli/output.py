@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.report.server import server_table
 from analysis.report.tables import (
     Table,
     bucket_table,
@@ -37,10 +38,16 @@ def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
 
 
 def print_run(line: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """One run's latencies and verdict on stdout, from its ledger line."""
+    """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
     verdict = RunVerdict.from_dict(line["verdict"])
-    print_tables(run_table(verdict))
-    print_lines(*run_sentences(verdict), *notes)
+    told = server_table(verdict)
+    print_tables(run_table(verdict), *([] if told is None else [told]))
+    print_lines(*run_sentences(verdict))
+    if absent := line.get("not_measured"):
+        print_lines(f"not measured: {'; '.join(absent)}")
+    if why := line.get("diagnosis"):
+        print_lines(f"why it fails: {why}")
+    print_lines(*notes)
 
 
 def print_tables(*tables: Table) -> None:

@@ -163,6 +163,13 @@ class Lengths:
         """Largest output that can be drawn, tokens: O_max of the default timeout."""
         return self.output.high if self.table is None else int(self.table.rows[:, 1].max())
 
+    @property
+    def total_max(self) -> int:
+        """Largest sum of input and output that can be drawn, tokens."""
+        if self.table is not None:
+            return int(self.table.rows[:, :2].sum(axis=1).max())
+        return self.input.high + self.output.high
+
     def draw(self, rng: np.random.Generator, count: int) -> DrawnLengths:
         """Lengths of the first `count` requests; a longer draw begins with a shorter one."""
         uniforms = rng.random((count, _UNIFORMS))

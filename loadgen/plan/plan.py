@@ -132,7 +132,7 @@ def metadata(plan: RunPlan) -> dict[str, Any]:
         "content_seed": plan.content_seed,
         "content_version": CONTENT_VERSION,
         "window": asdict(plan.window),
-        "format": asdict(plan.format),
+        "format": {**asdict(plan.format), "text": None if plan.format.text is None else plan.format.text.sha256},
         "origin": plan.origin,
         "numpy": np.__version__,
     }

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.plan.types import Int64s, RunPlan
+from loadgen.plan.types import ExactText, Int64s, RunPlan
 from traces.trace import BlockHashes
 
 __all__ = ["CONTENT_VERSION", "WORDS", "Prompts"]
@@ -100,13 +100,28 @@ class Prompts:
         return self._row(index, low, high - low)
 
     def words(self, index: int) -> tuple[str, str]:
-        """Shared prefix and own text of request `index`, as many words as tokens: about one token a word.
+        """Shared prefix and own text of request `index`.
 
-        A recorded prompt is one text: what it shares with others differs from request to request.
+        As many tokens as planned where the format knows exact texts, else as many words: about one token a word. A
+        recorded prompt is one text: what it shares with others differs from request to request.
         """
-        words = [WORDS[i] for i in self._row(index, 0, len(WORDS)).tolist()]
         shared = int(self._plan.prefix_tokens[index]) if self._blocks is None else 0
+        if self._plan.format.text is not None:
+            return self._exact(self._plan.format.text, index, shared)
+        words = [WORDS[i] for i in self._row(index, 0, len(WORDS)).tolist()]
         return " ".join(words[:shared]), " ".join(words[shared:])
+
+    def _exact(self, text: ExactText, index: int, shared: int) -> tuple[str, str]:
+        """A prompt below its overhead is the opener alone, and as much longer than planned."""
+        words = [text.words[i] for i in self._row(index, 0, len(text.words)).tolist()]
+        of_shared, of_own = words[:shared], words[shared:]
+        if not shared or self._plan.format.endpoint == "completions":
+            begun = of_shared[: max(shared - text.overhead_tokens, 0)]
+            rest = max(len(words) - text.overhead_tokens - len(begun), 0)
+            return "", text.opener + "".join(begun) + "".join(of_own[:rest])
+        room = max(len(words) - text.shared_overhead_tokens, 0)
+        begun = of_shared[: min(max(shared - text.shared_overhead_tokens + text.overhead_tokens, 0), room)]
+        return text.opener + "".join(begun), text.opener + "".join(of_own[: room - len(begun)])
 
     def tail_ids(self, count: int) -> Int64s:
         """The last `count` token ids of every request at once, shape (n, count), zeros before a shorter prompt.

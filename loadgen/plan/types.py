@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traces.trace import BlockHashes
 
-__all__ = ["Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
+__all__ = ["ExactText", "Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
 
 Int64s = npt.NDArray[np.int64]
 NS = 1_000_000_000
@@ -58,6 +58,26 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExactText:
+    """What texts are made of whose length in tokens is known, as a server's own tokenizer told.
+
+    A prompt of `opener` and n of the `words` (each with the space before it) has n + `overhead_tokens` tokens: opener,
+    special tokens and chat template. `shared_overhead_tokens`: the same where a shared part comes first, which in a
+    chat is a message of its own with its own opener.
+    """
+
+    opener: str
+    words: tuple[str, ...]
+    overhead_tokens: int
+    shared_overhead_tokens: int
+
+    @property
+    def sha256(self) -> str:
+        """Of all of it."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFormat:
     """How a planned request becomes bytes; part of the workload hash."""
 
@@ -69,11 +89,17 @@ class RequestFormat:
     stream: bool = True
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     usage: bool = True  # the stream is asked to report its token counts
+    text: ExactText | None = None  # how text prompts get their exact length; None: about a word a token
+
+    @property
+    def exact(self) -> bool:
+        """Whether prompts have exactly the planned tokens."""
+        return self.prompt == "ids" or self.text is not None
 
     def hashed(self) -> dict[str, Any]:
         """What enters the workload hash; members that were added later only where they are not at their default."""
         members = asdict(self)
-        for name, default in (("limit_field", "max_tokens"), ("usage", True)):
+        for name, default in (("limit_field", "max_tokens"), ("usage", True), ("text", None)):
             if members[name] == default:
                 del members[name]
         return members

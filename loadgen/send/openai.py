@@ -67,6 +67,9 @@ class Answer:
     output_tokens: int = ABSENT
     output_tokens_source: str = ""
     cached_tokens: int = ABSENT
+    server_queue_ns: int = ABSENT
+    server_prefill_ns: int = ABSENT
+    server_decode_ns: int = ABSENT
     first_event_tokens: int = ABSENT  # k of TPOT
     token_reads: int = 0
 
@@ -190,6 +193,8 @@ class _Fold:
             answer.error = answer.error or _error_text(document)
             return False
         fresh = ABSENT if usage is None else self._add_usage(usage)
+        if (metrics := document.get("metrics")) is not None:
+            self._add_metrics(metrics)
         if not choices:
             return False
         if type(choices) is not list or type(choices[0]) is not dict:
@@ -239,6 +244,15 @@ class _Fold:
         answer.output_tokens, answer.output_tokens_source = completion, "usage"
         return fresh
 
+    def _add_metrics(self, metrics: Any) -> None:
+        """vLLM's times of one request (--enable-per-request-metrics); its "time to first token" begins at the start."""
+        if type(metrics) is not dict:
+            return
+        answer = self.answer
+        answer.server_queue_ns = _ns(metrics.get("queue_time_ms"))
+        answer.server_prefill_ns = _ns(metrics.get("time_to_first_token_ms"))
+        answer.server_decode_ns = _ns(metrics.get("generation_time_ms"))
+
 
 def _is_token_event(choices: Any, *, first: bool) -> bool:
     """Method, section 2: any choice event except a role-only opener; after the first token every one is a token."""
@@ -269,6 +283,11 @@ def _count_output(answer: Answer, limit_tokens: int) -> None:
 
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value < _COUNT_LIMIT else ABSENT
+
+
+def _ns(milliseconds: Any) -> int:
+    known = type(milliseconds) in (int, float) and 0 <= milliseconds < _COUNT_LIMIT / 1e6
+    return round(milliseconds * 1e6) if known else ABSENT
 
 
 def _error_text(document: dict[str, Any]) -> str:

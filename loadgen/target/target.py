@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -26,6 +26,7 @@ from loadgen.target.identity import environment, identify, version
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.probe import Probe, timed_request, warmup_body
 from loadgen.target.ready import Progress, wait_ready
+from loadgen.target.tokenizer import Untold, exact_text
 
 __all__ = ["Idle", "Target", "open_target"]
 
@@ -182,6 +183,17 @@ class Target:
         """Wait until every server serves the model (again). Raises `TargetUnreachable` or `TargetUnfit`."""
         for http in self.https:
             await wait_ready(http, self.model, timeout_s=timeout_s, progress=progress)
+
+    async def exact_text(self, form: RequestFormat, extras: Mapping[str, Any]) -> tuple[RequestFormat, str]:
+        """The format with what makes its texts exact, and a sentence about it; as it is for token ids."""
+        if form.prompt == "ids":
+            return form, ""
+        try:
+            text = await exact_text(self.https, self.model, form, extras)
+        except Untold as reason:
+            return form, f"text prompts are about as long as planned, a word a token: {reason}"
+        beyond = f"{text.overhead_tokens} tokens of each are the chat template's or special"
+        return replace(form, text=text), f"text prompts are exact by the server's tokenizer; {beyond}"
 
     async def reset_cache(self, *, timeout_s: float = 60.0) -> None:
         """Empty the prefix caches, an external one too, and read whether they were; retries while requests still run.

@@ -50,7 +50,7 @@ def test_a_run_keeps_what_the_target_told_and_agrees_with_it(loadgen: Loadgen, b
     series = pd.read_parquet(path)
     assert list(series.columns) == ["at_ns", "source", "metric", "labels", "value"]
     own = series[series["metric"] == "vllm:num_requests_running"]
-    assert (own["at_ns"] < 0).sum() == 1  # before the first request
+    assert (own["at_ns"] < 0).any()  # before the first request
     assert len(own) >= 4
     assert set(series["source"]) == {batching, "client"}
 

@@ -364,3 +364,16 @@ def test_captures_of_good_answers(name: str, tokens: int, source: str, k: int) -
 def test_capture_of_a_wrong_model_is_a_workload_error() -> None:
     status, _, end = capture("dev0_err_bad_model_stream")
     assert judge(None, end=end, status=status) == "workload_error"
+
+
+def test_a_server_s_own_times_of_a_request_are_kept() -> None:
+    usage = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1},"metrics":%s}'
+    for metrics, times in (
+        (b'{"queue_time_ms":0.25,"time_to_first_token_ms":12.5,"generation_time_ms":40,"mean_itl_ms":2}',
+         (250_000, 12_500_000, 40_000_000)),
+        (b'{"queue_time_ms":null,"time_to_first_token_ms":-1,"generation_time_ms":"x"}', (-1, -1, -1)),
+        (b'"fast"', (-1, -1, -1)),
+    ):  # fmt: skip
+        body = b'data: {"choices":[{"text":"a","finish_reason":"length"}]}\n\ndata: ' + usage % metrics + b"\n\n"
+        answer = read_answer([body], [5], content_type="text/event-stream", complete=True)
+        assert (answer.server_queue_ns, answer.server_prefill_ns, answer.server_decode_ns) == times

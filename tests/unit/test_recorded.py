@@ -190,7 +190,7 @@ def test_blocks_are_called_blocks_and_their_length_is_held_against_the_autocorre
     assert told["replicates"] == "block"
     assert setup.scenario.trace_sha256 is not None
     assert setup.scenario.trace_sha256[:12] in told["arrivals"]
-    short = prepare(scenario(file, window="2s"))
+    short = prepare(scenario(file, window="2s", min_requests=1))
     assert any("resemble their neighbours" in note for note in short.workload.notes)
 
 
@@ -209,6 +209,7 @@ def test_a_run_is_planned_at_its_replicates_place_and_a_sentinel_at_the_first(fi
         ({"arrivals": "burst"}, "no arrival process"),
         ({"arrivals": "trace:"}, "no arrival process"),
         ({"window": "10m"}, "shorten --window to 2m 29s"),
+        ({"window": "20s"}, "holds 96 requests"),
         ({"window": "30m", "replicates": "repeats"}, "shorten --window"),
         ({"rate": "50", "rate_method": "thin"}, "thinning cannot raise the rate"),
         ({"rate": "1", "rate_method": "superpose"}, "superposition cannot lower the rate"),

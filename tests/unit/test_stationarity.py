@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.queueing import fcfs
-from analysis.stationarity import Drift, area_s, drift, mean_residence_s, outstanding_drift, rate_drift
+from analysis.records import columns
+from analysis.stationarity import (
+    Drift,
+    area_s,
+    correlation_time_s,
+    drift,
+    mean_residence_s,
+    outstanding_drift,
+    rate_drift,
+)
 
 NS = 1_000_000_000
 WARMUP_S, WINDOW_S, RUNS = 20, 120, 12  # the defaults, and the largest usual R
@@ -191,3 +200,22 @@ def test_a_rate_s_false_alarm_is_rare(service: Service) -> None:
 @pytest.mark.parametrize("runs", [3, 5, 12])
 def test_a_slight_overload_is_seen_in_longer_windows(runs: int) -> None:
     assert alarms(queue(1.05), rates=40, seed=14, runs=runs, window_s=300) >= 0.75
+
+
+def test_the_correlation_time_of_independent_stays_is_that_of_their_law() -> None:
+    # M/M/inf: the autocovariance of N(t) is that of the residual stay, exp(-t/mean), whatever the rate
+    rng = np.random.default_rng(11)
+    arrivals = np.cumsum(rng.exponential(0.05, 200_000))
+    ended = arrivals + rng.exponential(2.0, arrivals.size)
+    requests = columns(
+        arrivals.size, {"scheduled_ns": (arrivals * 1e9).astype(np.int64), "ended_ns": (ended * 1e9).astype(np.int64)}
+    )
+    spans_s = [
+        correlation_time_s(requests, start_ns=at * 10**9, end_ns=(at + 1500) * 10**9) for at in range(100, 8000, 1500)
+    ]
+    assert np.mean([span for span in spans_s if span is not None]) == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_constant_has_no_correlation_time() -> None:
+    requests = columns(1, {"scheduled_ns": [0], "ended_ns": [10**12]})
+    assert correlation_time_s(requests, start_ns=10**9, end_ns=10**11) is None

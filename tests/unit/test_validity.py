@@ -223,3 +223,43 @@ def test_too_few_requests_name_the_window_that_brings_them() -> None:
 
 def test_an_empty_cohort_is_no_evidence() -> None:
     assert "min_requests" in found(served(0), facts(0, due=0, sent=0, window_ns=NS, stop_ns=21 * NS), min_requests=0)
+
+
+def test_outputs_cut_at_one_total_name_the_server_s_limit() -> None:
+    outcome = some(N, "short_output", "ok", first=IN_WINDOW, count=40)
+    short = served(outcome=outcome, output_tokens_planned=200, output_tokens=96, input_tokens=4000)
+    finding = found(short)["output_lengths"]
+    assert blocks(finding, "workload")
+    assert finding.text.endswith("all end at 4096 tokens with their prompt, the server's limit")
+
+
+def test_a_forced_output_that_ends_by_itself_is_told() -> None:
+    ended = served(finish_reason=some(N, "stop", "length", first=IN_WINDOW))
+    (finding,) = found(ended).values()
+    assert (finding.check, finding.severity) == ("finish_reasons", "warning")
+    assert "(stop)" in finding.text
+    natural = found(ended, forced=False)["finish_reasons"]
+    assert natural.severity == "info"
+
+
+def test_one_prompt_that_is_not_of_its_exact_length_is_told() -> None:
+    given = numbers(served(), "input_tokens").copy()
+    given[IN_WINDOW] += 1
+    assert "input_lengths" not in found(served(input_tokens=given))
+    finding = found(served(input_tokens=given), exact_inputs=True)["input_lengths"]
+    assert (finding.severity, finding.value) == ("warning", 1)
+
+
+def test_a_block_must_outlast_what_its_history_remembers() -> None:
+    scheduled = numbers(served(), "scheduled_ns")
+    varied = scheduled + np.random.default_rng(1).exponential(0.5 * NS, N).astype(np.int64)
+    assert found(served(ended_ns=varied), blocks=True)["block_length"].severity == "info"
+    slow = scheduled + np.where(np.arange(N) < N // 2, 1, 100) * NS  # half a window of one kind, half of another
+    finding = found(served(ended_ns=slow), blocks=True)["block_length"]
+    assert blocks(finding, "evidence")
+    assert "at least 3 are needed: --window" in finding.text
+
+
+def test_an_odd_target_is_told_and_decides_nothing() -> None:
+    (finding,) = found(run=facts(target_odd="slow")).values()
+    assert (finding.severity, finding.blame, finding.text) == ("warning", "target", "slow")

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from traces.errors import TraceError
 from traces.fit import gamma_shape_mle
@@ -178,6 +177,8 @@ def _joint(trace: Trace) -> JointLengths:
     classes = [np.searchsorted(edge, side, side="left") for edge, side in zip(edges, sides, strict=True)]
     width = len(JOINT_EDGES) + 1
     table = np.bincount(classes[0] * width + classes[1], minlength=width * width).reshape(width, width)
+    from scipy import stats  # takes most of a second to import, and most commands never come here
+
     varied = len(trace) > 1 and all(int(side.min()) < int(side.max()) for side in sides)
     return JointLengths(
         pearson=float(np.corrcoef(*sides)[0, 1]) if varied else math.nan,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
 
 from traces.errors import TraceError
 from traces.trace import NS, Int64s, Trace
@@ -79,6 +78,8 @@ def gamma_shape_mle(gaps_s: npt.NDArray[np.float64]) -> float:
     excess = math.log(float(gaps_s.mean())) - float(np.log(gaps_s).mean())
     if excess < 1e-9:
         return math.nan
+    from scipy import optimize, special  # slow to import, and most commands never come here
+
     # 1/(2k) < ln k − ψ(k) < 1/k brackets the root
     low, high = 0.49 / excess, 1.01 / excess
     return float(optimize.brentq(lambda k: math.log(k) - special.digamma(k) - excess, low, high, xtol=1e-12))
@@ -131,6 +132,8 @@ def fit_mmpp2(trace: Trace) -> Mmpp2Fit:
         amplitude, b = np.exp(log_parameters)
         relative: npt.NDArray[np.float64] = (1 + amplitude * _ramp(b * x) - measured) / measured
         return relative
+
+    from scipy import optimize
 
     start = [math.log(max(float(measured[-1]) - 1, 0.05)), math.log(1 / float(np.median(x)))]
     bounds = ([-12.0, math.log(0.05 / x[-1])], [12.0, math.log(20 / x[0])])

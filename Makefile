@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check clean
+.PHONY: setup demo test test-all truth check clean
 
 setup: $(READY)
 
@@ -21,6 +21,9 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not vllm'
+
+truth: $(READY)
+	$(BIN)/python -m benchmarks.truth $(TRUTH)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,77 @@
+"""Experiments on simulated servers, and processes to carry out many of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from typing import Any, Self, TypeVar
+
+from analysis.rehearsal import Repeat
+from analysis.search import Kind, RunRequest
+from analysis.verdict import RunVerdict
+from loadgen.experiment import prepare
+from loadgen.plan.seeds import derive
+from loadgen.rehearse import MemoryRunner, Stage, repeat, stage
+from loadgen.scenario import load_scenario
+
+T = TypeVar("T")
+Asked = tuple[tuple[str, Any], ...]  # a scenario's keys and values, hashable
+
+QUEUE = {"input": "16", "output": "1", "slo": ("e2e<=250ms",)}
+
+
+def asked(profile: str, **settings: Any) -> Asked:
+    return tuple(sorted({"target": (f"virtual:{profile}",), **settings}.items()))
+
+
+@cache
+def ready(of: Asked) -> Stage:
+    """The experiment on its server; made once in each process."""
+    return stage(prepare(load_scenario(None, dict(of))))
+
+
+def one_run(of: Asked, rate: float, seed: int, kind: Kind = "search", early_fail: bool = False) -> RunVerdict:
+    """One run exactly as a search makes it."""
+    return MemoryRunner(on=ready(of), early_fail=early_fail).run(request(rate, seed, kind)).verdict
+
+
+def request(rate: float, seed: int, kind: Kind = "search") -> RunRequest:
+    return RunRequest(
+        kind=kind, rate=rate, rate_index=0, replicate=0, block=0 if kind == "confirm" else -1, seed=seed, attempt=0,
+        key="",
+    )  # fmt: skip
+
+
+def sweep(of: Asked, seed: int) -> Repeat:
+    return repeat(ready(of), seed)
+
+
+def seeds(name: str, count: int) -> tuple[int, ...]:
+    return derive(20, f"truth/{name}", count)
+
+
+class Crew:
+    """Processes that carry out calls; a count of one stays in this process."""
+
+    def __init__(self, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(processes, mp_context=context) if processes > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def all(self, work: Callable[..., T], calls: Iterable[tuple[Any, ...]], *, together: int = 1) -> list[T]:
+        """The results in order of the calls, `together` of them handed over at once."""
+        calls = list(calls)
+        if self._pool is None or len(calls) < 4:
+            return [work(*call) for call in calls]
+        return list(self._pool.map(work, *zip(*calls, strict=True), chunksize=together))
+
+
+__all__ = ["QUEUE", "Asked", "Crew", "asked", "one_run", "ready", "request", "seeds", "sweep"]

@@ -1,0 +1,55 @@
+"""That `make truth` works, in small: what it measures, and that a missed target is said to be missed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.truth import claims, drift, queues
+from benchmarks.truth.board import Board
+from benchmarks.truth.crew import Crew, asked, one_run, seeds
+
+
+def test_a_missed_target_is_said_and_decides_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    board = Board()
+    board.hold("this", "1", "≤ 2", met=True)
+    assert board.close(quick=False) == 0
+    board.hold("that", "3", "≤ 2", met=False)
+    assert board.close(quick=False) == 1
+    assert board.close(quick=True) == 0
+    assert "- that: 3 (target ≤ 2: MISSED)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("queue", queues.QUEUES, ids=lambda queue: queue.profile)
+def test_simulated_waits_are_those_of_theory(queue: queues.Queue) -> None:
+    of = asked(queue.profile, input="16", output="2", slo=("e2e<=100s",), timeout="100s", cohort=5000, warmup="20s")
+    known_s = tuple(queues.quantile(queue, 10.0, share) for share in queues.SHARES)
+    found = np.array([queues.waits(of, 10.0, seed, known_s) for seed in seeds("test", 8)])
+    errors = found.std(axis=0, ddof=1) / math.sqrt(8)
+    mean_s = queue.second_moment * 0.05 / 2  # Pollaczek–Khinchine at ρ = 0.5
+    # Student's t with 7 degrees of freedom goes beyond 7 once in five thousand times
+    assert (np.abs(found.mean(axis=0) - [mean_s, *queues.SHARES]) < 7 * errors).all()
+
+
+def test_the_capacity_of_the_textbook_queue_is_where_it_is_documented() -> None:
+    assert claims.fcfs_capacity() == pytest.approx(5.93, abs=0.01)
+
+
+def test_claims_are_printed_beside_their_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    server = replace(claims.SERVERS["mm1"], settings={**claims.QUEUE, "width": "50%"})
+    board = Board()
+    claims.claims(board, Crew(1), server, 2, 2, quick=True)
+    assert board.held == 4
+    said = capsys.readouterr().out
+    assert "long-run capacity 8.017/s" in said
+    assert "true pass probability is below 0.8" in said
+
+
+def test_the_drift_test_is_asked_as_a_rate_is_judged() -> None:
+    of = asked("mm1", rate="1..20", runs=3, window="120s", slo=("e2e<=300s",), timeout="300s", input="16", output="1")
+    for rate, fails in ((10.0, False), (30.0, True)):
+        group = [one_run(of, rate, seed) for seed in seeds("test", 3)]
+        assert drift._rate_fails(of, rate, group) is fails

@@ -62,7 +62,7 @@ async def on_socket(script: Script, path: Path) -> AsyncIterator[FakeServer]:
 def test_a_unix_socket(tmp_path: Path, transport: str) -> None:
     async def main() -> tuple[RunOutput, FakeServer]:
         async with on_socket(stream(), tmp_path / "s") as fake:
-            plan = plan_at([5, 25, 45], window_ms=60)
+            plan = plan_at([5, 205, 405], window_ms=420)
             return await send((f"unix:{tmp_path / 's'}",), plan, transport=transport), fake
 
     output, fake = run_loop(main())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.send import openai
 from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, bounded, outcome_of, read_answer
+from tests.fakes.captures import captured_reads
 from tests.fakes.replay import Replay
 from tests.fakes.streams import DONE, completion_events, delta, event, text, usage
 
@@ -285,26 +286,11 @@ def test_a_huge_event_ends_the_live_watch_but_not_the_parse() -> None:
 
 # ---- raw captures of a real server ----------------------------------------------------------------------------------
 
-LINE = re.compile(rb"\[ *([0-9.]+)\] \[ *(\d+)\] (.*)", re.DOTALL)
-
-
 def capture(name: str) -> tuple[int, Answer, HttpEnd]:
     """Status, answer and end of one captured exchange, each recv() one read."""
-    path = CAPTURES / f"{name}.txt"
-    if not path.exists():
-        pytest.skip("no captures beside the repository")
-    reads: dict[int, list[bytes]] = {}
-    stamp: dict[int, int] = {}
-    for line in path.read_bytes().split(b"\n"):
-        match = LINE.fullmatch(line)
-        if match:
-            number = int(match[2])
-            reads.setdefault(number, []).append(match[3][:-2] + b"\r" if match[3].endswith(b"\\r") else match[3])
-            stamp[number] = round(float(match[1]) * 1e6)
-    raw = {number: b"\n".join(lines) for number, lines in reads.items()}
     replay = Replay()
-    for number, data in raw.items():
-        replay.feed(data, stamp[number])
+    for at_ns, data in captured_reads(name):
+        replay.feed(data, at_ns)
     replay.close()
     flight = replay.flight
     complete = replay.end == "complete"

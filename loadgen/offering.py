@@ -23,7 +23,7 @@ from loadgen.send.clock import LoopClock
 from loadgen.send.session import send_run
 from loadgen.target.between import Between
 from loadgen.target.command import check_command
-from loadgen.target.findings import Unasked
+from loadgen.target.findings import IDS, Unasked
 from loadgen.target.headers import load_headers
 from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
@@ -149,8 +149,12 @@ class LiveOffering:
         if scenario.cache == "keep":
             offering.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
         # how long texts are is told by whoever asked the tokenizer
-        approximate = () if form.prompt == "ids" else ("token-id prompts",)
-        offering.notes += [one.note for one in found.findings if one.note and one.feature not in approximate]
+        approximate = () if form.prompt == "ids" else (IDS,)
+        offering.notes += [
+            f"{one.feature}: {one.found}; {one.instead}" if one.feature in approximate else one.note
+            for one in found.findings
+            if one.note and one.surprise
+        ]
         offering.notes += [told] if told else []
         for line in offering.notes:
             note(line)

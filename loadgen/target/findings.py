@@ -15,8 +15,9 @@ from loadgen.send.openai import Answer as Reading
 from loadgen.target.capabilities import Finding
 from loadgen.target.salt import SaltSupport
 
-__all__ = ["Seen", "Unasked", "judged"]
+__all__ = ["IDS", "Seen", "Unasked", "judged"]
 
+IDS: Final = "token-id prompts"
 _NATURAL_COST: Final = "output lengths are the model's own: comparable only with runs of the same kind"
 _WORDS_CHARS: Final = 100
 _TEXT_COST: Final = "prompt lengths are approximate"
@@ -100,7 +101,7 @@ def _continuous_usage(seen: Seen) -> Finding:
 
 
 def _ids(seen: Seen, needs: list[str]) -> Finding:
-    feature, sent, reported = "token-id prompts", seen.input_tokens, seen.reading.input_tokens
+    feature, sent, reported = IDS, seen.input_tokens, seen.reading.input_tokens
     words = _words(seen, "ids")
     if words is not None:
         if not seen.ask.prompt:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from loadgen.plan.types import RequestFormat
 from loadgen.target.capabilities import Finding
-from loadgen.target.findings import Unasked
+from loadgen.target.findings import IDS, Unasked
 from loadgen.target.http import Http, Unreachable, shown
 from loadgen.target.idle import IdleWatch
 from loadgen.target.metrics import scrape
@@ -62,12 +62,16 @@ async def survey(
             raise
         spent, options = 1, [f"{missing}: set --endpoint chat"]
         found = await target.capabilities(replace(form, endpoint="chat", prompt="text"), extras=extras, ask=ask)
-    rows = [_model(target), *found.findings]
-    for http in target.https:
+    rows = [_model(target)]
+    texts = [await _tokenization(http, target.model) for http in target.https]
+    for row in found.findings:  # texts are of exact length where the server counts them
+        exact = row.feature == IDS and row.instead and not any(one.cost for one in texts)
+        rows.append(replace(row, instead="text prompts, counted by /tokenize", cost="") if exact else row)
+    for http, counting in zip(target.https, texts, strict=True):
         where = f" ({http.base})" if len(target.https) > 1 else ""
         for row in (
             *await _server(http),
-            await _tokenization(http, target.model),
+            counting,
             await _metrics(http),
             await _reset(http, allow=allow_reset),
         ):

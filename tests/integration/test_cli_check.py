@@ -118,6 +118,20 @@ async def test_a_server_with_chat_alone_and_nothing_else_is_usable_and_says_what
     assert "no date" in table["clocks"]
 
 
+async def test_text_prompts_are_exact_where_the_server_counts_tokens() -> None:
+    def pages(path: str, request: bytes) -> Reply:
+        if path == "/tokenize":
+            return (200, JSON, b'{"count":11}')
+        if path == "/v1/completions" and b'"prompt":[' in request:
+            return (422, JSON, b'{"detail":"prompt: a string"}')
+        return (200, JSON, json.dumps({**DONE, **USAGE}).encode()) if path == "/v1/completions" else MODELS
+
+    async with server(pages) as url, open_target(url) as target:
+        table = rows(await survey(target, RequestFormat()))
+    assert table["token-id prompts"] == "refused (prompt: a string) | text prompts, counted by /tokenize | "
+    assert "11 tokens for 9 words" in table["tokenization"]
+
+
 @pytest.mark.parametrize(
     ("allow", "body", "said"),
     [

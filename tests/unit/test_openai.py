@@ -286,6 +286,7 @@ def test_a_huge_event_ends_the_live_watch_but_not_the_parse() -> None:
 
 # ---- raw captures of a real server ----------------------------------------------------------------------------------
 
+
 def capture(name: str) -> tuple[int, Answer, HttpEnd]:
     """Status, answer and end of one captured exchange, each recv() one read."""
     replay = Replay()

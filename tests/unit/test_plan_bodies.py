@@ -65,6 +65,14 @@ def test_a_body_has_these_members_and_no_others(
         assert set(words) <= set(WORDS)
 
 
+def test_a_server_s_other_name_for_the_limit_and_a_stream_without_usage() -> None:
+    for body in decoded(make(RequestFormat(limit_field="max_completion_tokens", usage=False))):
+        assert body["max_completion_tokens"] == body["min_tokens"] >= 1
+        assert not {"max_tokens", "stream_options"} & body.keys()
+    with pytest.raises(UsageError, match="max_completion_tokens"):
+        Bodies(make(), {"max_completion_tokens": 5})
+
+
 def test_members_appear_once() -> None:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len({key for key, _ in pairs}) == len(pairs)

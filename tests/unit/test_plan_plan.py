@@ -105,8 +105,14 @@ def test_the_workload_hash_covers_what_decides_the_bytes() -> None:
         RequestFormat(endpoint="chat", prompt="text"),
         RequestFormat(token_ids=(1000, 4001)),
         RequestFormat(stream=False),
+        RequestFormat(limit_field="max_completion_tokens"),
+        RequestFormat(usage=False),
     ]
     assert len({make(format=form).workload_sha256 for form in forms}) == len(forms)
+
+
+def test_members_of_the_format_that_came_later_leave_older_hashes_as_they_were() -> None:
+    assert RequestFormat().hashed().keys() == {"endpoint", "prompt", "stop", "temperature", "token_ids", "stream"}
 
 
 def test_a_cohort_count_makes_the_window_as_long_as_it_takes() -> None:

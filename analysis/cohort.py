@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.records import NS_PER_S, Bools, Floats, Ints, numbers
 
-__all__ = ["PERCENTILES", "describe", "event_rate", "mask", "nearest_rank", "realised_rate", "sent_rate"]
+__all__ = ["PERCENTILES", "cohort_of", "describe", "event_rate", "mask", "nearest_rank", "realised_rate", "sent_rate"]
 
 PERCENTILES: Final = {"p50": Fraction(1, 2), "p95": Fraction(95, 100), "p99": Fraction(99, 100)}
 
@@ -19,6 +19,13 @@ def mask(requests: pd.DataFrame, *, warmup_ns: int, window_ns: int) -> Bools:
     """Which requests are scheduled in [warmup, warmup + window), shape (n,)."""
     scheduled = numbers(requests, "scheduled_ns")
     return (scheduled >= warmup_ns) & (scheduled < warmup_ns + window_ns)
+
+
+def cohort_of(requests: pd.DataFrame, *, warmup_ns: int, window_ns: int) -> pd.DataFrame:
+    """The rows of the cohort; of a table in order of schedule, which has them in one stretch, without a copy."""
+    among = mask(requests, warmup_ns=warmup_ns, window_ns=window_ns)
+    count, start = int(np.count_nonzero(among)), int(among.argmax()) if len(among) else 0
+    return requests.iloc[start : start + count] if among[start : start + count].all() else requests[among]
 
 
 def nearest_rank(sorted_values: Floats | Ints, p: Fraction | float) -> float:

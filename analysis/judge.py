@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.cohort import describe, mask, realised_rate, sent_rate
+from analysis.cohort import cohort_of, describe, realised_rate, sent_rate
 from analysis.crosscheck import server_findings
 from analysis.indicator import attains, joint, misses_allowed, tpot_undefined
 from analysis.records import NS_PER_S, Bools, derive, numbers, outcome_is
@@ -47,7 +47,7 @@ def judge_run(
     out of a run that was stopped early, whose cohort was never decided.
     """
     requests = derive(requests)
-    cohort = requests[mask(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)]
+    cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)
     good = joint(cohort, criteria.slo)
     total, missed = misses(cohort, facts, good)
     errors = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.cohort import PERCENTILES, mask, nearest_rank
+from analysis.cohort import PERCENTILES, cohort_of, nearest_rank
 from analysis.indicator import attains, joint
 from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
 from analysis.slo import Slo
@@ -45,7 +45,7 @@ def gates(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> list[F
     `requests` is the whole run's table with the derived columns. Virtual time (`facts.simulated`) has no client to
     gate. Evidence findings are given as blocking; it is for the judge, who knows of a FAIL, to lower them.
     """
-    cohort = requests[mask(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)]
+    cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)
     found: list[Finding] = []
     if not facts.simulated:
         found += _promise_kept(requests, facts)

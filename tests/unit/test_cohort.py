@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.cohort import describe, event_rate, mask, nearest_rank, realised_rate, sent_rate
-from analysis.records import table
+from analysis.cohort import cohort_of, describe, event_rate, mask, nearest_rank, realised_rate, sent_rate
+from analysis.records import columns, table
 
 
 def test_the_window_is_half_open_and_on_the_scheduled_instant() -> None:
@@ -62,3 +62,11 @@ def test_rates_are_gaps_over_span() -> None:
 def test_a_metric_that_no_good_request_has_is_left_out_whatever_failed() -> None:
     assert describe(np.array([np.nan, np.nan, np.nan]), np.array([True, True, False])) == {}
     assert describe(np.array([np.nan, np.nan]), np.array([False, False]))["p50_all"] == np.inf
+
+
+@pytest.mark.parametrize("at_ns", [[0, 5, 9, 10, 20], [20, 5, 0, 9, 10], [], [0, 30]])
+def test_the_cohort_is_what_is_scheduled_in_the_window_in_any_order_of_rows(at_ns: list[int]) -> None:
+    requests = columns(len(at_ns), {"scheduled_ns": np.array(at_ns, dtype=np.int64)})
+    cohort = cohort_of(requests, warmup_ns=5, window_ns=5)
+    assert cohort["scheduled_ns"].tolist() == [at for at in at_ns if 5 <= at < 10]
+    assert cohort["index"].tolist() == [i for i, at in enumerate(at_ns) if 5 <= at < 10]

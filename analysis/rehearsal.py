@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import variance
 from typing import Any, Final
 
 from analysis.search import Outcome, exit_code
 
-__all__ = ["QUANTILES", "WANTED_SHARE", "Cell", "Repeat", "place_of", "plan_row", "settling_factor", "summarise"]
+__all__ = ["QUANTILES", "WANTED_SHARE", "Cell", "Repeat", "place_of", "plan_row", "settling", "summarise"]
 
 QUANTILES: Final = ("5%", "10%", "25%", "50%", "75%", "90%", "95%")
 WANTED_SHARE: Final = 0.8  # of repeats within one grid step of the median: then the width is resolved
-_HALF_STEPS: Final = 1.5  # half of what p10..p90 may span, in steps: a place rounds to at most one step away
+_HALF_STEPS: Final = 1.5  # λ* within so many steps of the median rounds to a place at most one step away
+_Z80: Final = 1.2816  # four in five of a normal law lie within so many standard deviations
 _REQUIRED: Final = {0: "met", 1: "refuted"}
 
 
@@ -88,10 +90,11 @@ def summarise(repeats: Sequence[Repeat], grid: Sequence[float], *, require: floa
 def plan_row(cell: Cell, grid: Sequence[float]) -> dict[str, Any]:
     """One row of the table that says what window and replicates buy, JSON-ready.
 
-    `factor` is how much longer the window would have to be, by the law of `settling_factor`, for `resolves`.
+    `variance` is that of the place of λ*, in steps²: `None` where λ* left the range, or for fewer than two places.
     """
     summary = summarise(cell.repeats, grid)
-    places = sorted(place for repeat in cell.repeats if (place := place_of(repeat.outcome, grid)) is not None)
+    places = [place for repeat in cell.repeats if (place := place_of(repeat.outcome, grid)) is not None]
+    inside = len(places) > 1 and all(0 <= place < len(grid) for place in places)
     return {
         "window_s": cell.window_s,
         "cohort": cell.cohort,
@@ -101,26 +104,45 @@ def plan_row(cell: Cell, grid: Sequence[float]) -> dict[str, Any]:
         **{name: summary["quantiles"].get(p) for name, p in (("p10", "10%"), ("median", "50%"), ("p90", "90%"))},
         "within_one_step": summary["within_one_step"],
         "resolves": summary["within_one_step"] >= WANTED_SHARE,
-        "factor": settling_factor(places),
+        "variance": variance(places) if inside else None,
         "runs_made": summary["cost"]["runs"]["mean"],
         "hours": summary["cost"]["hours"]["mean"],
         "requests": summary["cost"]["requests"]["mean"],
     }
 
 
-def settling_factor(places: Sequence[int]) -> float | None:
-    """By what the window must be multiplied so that four repeats in five land within one step of their median.
+def settling(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The cheapest window and R that would resolve the width, extrapolated from rows of which none does.
 
     The standard deviation of a run's attainment, and with it that of ln λ*, falls with 1/√W once a window outlasts the
-    queue's memory (`intervals.window_to_agree` rests on the same law). p10..p90 may span three steps, as a place rounds
-    to at most one step from the median where λ* itself lies within one and a half. So (half span/1.5)². `None` of
-    nothing, or where λ* left the range.
+    queue's memory (`intervals.window_to_agree` rests on the same law): the variances v of all rows with one R give one
+    constant c = mean of v·W, weighted by their repeats. A place lies at most one step from the median where λ* itself
+    lies within 1.5, so that four in five do where 1.28·√(c/W) ≤ 1.5. Never less than the longest window that was
+    simulated and did not resolve it. `None` where λ* left the range.
     """
-    ordered = sorted(places)
-    if not ordered:
-        return None
-    half = (_nearest(ordered, "90%") - _nearest(ordered, "10%")) / 2
-    return (half / _HALF_STEPS) ** 2
+    found = []
+    for runs in sorted({row["runs"] for row in rows}):
+        known = [row for row in rows if row["runs"] == runs and row["variance"] is not None]
+        if not known:
+            continue
+        weight = sum(row["repeats"] for row in known)
+        constant = math.fsum(row["repeats"] * row["variance"] * _size(row) for row in known) / weight
+        longest = max(known, key=_size)
+        size = max(constant * (_Z80 / _HALF_STEPS) ** 2, _size(longest))
+        by_count = longest["cohort"] is not None
+        found.append(
+            {
+                "window_s": None if by_count else size,
+                "cohort": round(size) if by_count else None,
+                "runs": runs,
+                "hours": longest["hours"] * size / _size(longest),
+            }
+        )
+    return min(found, key=lambda plan: plan["hours"], default=None)
+
+
+def _size(row: Mapping[str, Any]) -> float:
+    return float(row["window_s"] or row["cohort"])
 
 
 def _nearest(ordered: Sequence[int], p: str) -> int:

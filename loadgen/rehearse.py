@@ -13,9 +13,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from analysis.units import format_duration
 from loadgen import defaults
 from loadgen.emulator.profiles import Profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.errors import LoadgenError, ScenarioError
+from loadgen.errors import Aborted, LoadgenError, ScenarioError
 from loadgen.experiment import Setup
 from loadgen.forecast import BETWEEN_S
 from loadgen.offering import VirtualOffering
@@ -159,7 +160,8 @@ def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | No
     """Repeat the experiment and its variations; what that says, JSON-ready.
 
     Variations are left out below 50 repeats: fewer than five of each would say nothing. `processes` is by default
-    what that is worth, at most one a core; 1 stays in this process. Raises `LoadgenError` as the runs do.
+    what that is worth, at most one a core; 1 stays in this process. Raises `LoadgenError` as the runs do, and
+    `Aborted`.
     """
     each = repeats // _CELL_SHARE
     stages = [on, *(variations(on) if each >= MIN_PER_CELL else ())]
@@ -177,14 +179,18 @@ def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | No
     done: list[list[Repeat]] = [[] for _ in stages]
     began = said = time.monotonic()
     alone = ((place, repeat(stages[place], seed)) for place, seed in jobs)
-    finished = alone if cores == 1 else _pool(stages, jobs, cores)
-    for count, (place, result) in enumerate(finished, 1):
-        done[place].append(result)
-        now = time.monotonic()
-        if now - said >= _SAID_EVERY_S:
-            said = now
-            left_s = (now - began) / count * (len(jobs) - count)
-            progress.note(f"{count} of {len(jobs)} rehearsed, at most {format_duration(max(left_s, 1))} left")
+    count = 0
+    try:
+        with closing(alone if cores == 1 else _pool(stages, jobs, cores)) as finished:
+            for count, (place, result) in enumerate(finished, 1):
+                done[place].append(result)
+                now = time.monotonic()
+                if now - said >= _SAID_EVERY_S:
+                    said = now
+                    left_s = (now - began) / count * (len(jobs) - count)
+                    progress.note(f"{count} of {len(jobs)} rehearsed, at most {format_duration(max(left_s, 1))} left")
+    except KeyboardInterrupt:
+        raise Aborted(f"stopped by the user, with {count} of {len(jobs)} repeats made; they are not kept") from None
     return _report(on, stages, done)
 
 
@@ -234,14 +240,18 @@ def _job(place: int, seed: int) -> tuple[int, Repeat]:
     return place, repeat(_stages[place], seed)
 
 
-def _pool(stages: list[Stage], jobs: Sequence[tuple[int, int]], cores: int) -> Iterator[tuple[int, Repeat]]:
+def _pool(stages: list[Stage], jobs: Sequence[tuple[int, int]], cores: int) -> Generator[tuple[int, Repeat]]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(cores, mp_context=context, initializer=_enter, initargs=(stages,))
     try:
         futures = [pool.submit(_job, *job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
-    except BrokenProcessPool:
-        raise LoadgenError("a rehearsing process was killed (out of memory?); give a smaller --window") from None
+    except BaseException as error:
+        for worker in multiprocessing.active_children():  # none of them is waited for: a repeat may take minutes
+            worker.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise LoadgenError("a rehearsing process was killed (out of memory?); give a smaller --window") from None
+        raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.rehearsal import WANTED_SHARE
+from analysis.rehearsal import WANTED_SHARE, settling
 from analysis.report.tables import Table
 from analysis.units import format_duration
 
@@ -44,6 +45,7 @@ def rehearsal_tables(report: Row) -> list[Table]:
         )
     )
     if report["plans"]:
+        luck = math.sqrt(WANTED_SHARE * (1 - WANTED_SHARE) / min(row["repeats"] for row in report["plans"]))
         rows = tuple(
             (
                 _measured(row),
@@ -58,7 +60,7 @@ def rehearsal_tables(report: Row) -> list[Table]:
         )
         tables.append(
             Table(
-                title="Window and replicates: where λ* lands, and what that costs (simulated, not extrapolated)",
+                title=f"Other windows and replicates, simulated (shares ± {100 * luck:.0f} points)",
                 columns=("window", "R", "p10", "median", "p90", "within a step", "runs", "hours", "requests"),
                 rows=rows,
             )
@@ -90,10 +92,11 @@ def _sentences(report: Row) -> Iterator[str]:
         yield _advice(report["plans"])
     else:
         yield "What other windows and replicates would give is simulated too from --rehearse 50 on."
+    confirmed = f", {report['confirm']} confirmation runs of twice that" if report["confirm"] else ""
     yield (
         f"Valid for: {report['target']} (SIMULATED, no real server: {report['profile']}); {report['slo']} for "
         f"{report['attain']} of requests; R = {report['runs']} runs of {_measured(report)} after "
-        f"{format_duration(report['warmup_s'])} warm-up, {report['confirm']} confirmation runs of twice that."
+        f"{format_duration(report['warmup_s'])} warm-up{confirmed}."
     )
     if report["placeholder_slo"]:
         yield "placeholder SLO: set --slo"
@@ -108,19 +111,12 @@ def _advice(plans: list[Row]) -> str:
             f"{best['hours']:.2f} hours. λ* rises towards the long-run capacity as windows grow: compare only what was "
             f"measured with the same window and R."
         )
-    known = [row for row in plans if row["factor"]]
-    if not known:
-        return "None of these resolves the width: widen --rate, so that the capacity lies inside."
-    best = min(known, key=lambda row: row["hours"] * row["factor"])
-    size = (
-        format_duration(best["window_s"] * best["factor"])
-        if best["cohort"] is None
-        else f"{best['cohort'] * best['factor']:,.0f} requests"
-    )
+    plan = settling(plans)
+    if plan is None:
+        return "None of these resolves the width: λ* leaves the range; widen --rate."
     return (
         f"None of these resolves the width. Extrapolated, not simulated (the spread of λ* falls with the square root "
-        f"of the window): about {size} with R = {best['runs']} would, in about "
-        f"{best['hours'] * best['factor']:.1f} hours."
+        f"of the window): {_measured(plan)} or more with R = {plan['runs']} would, in about {plan['hours']:.1f} hours."
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from analysis.rehearsal import Cell, Repeat, place_of, plan_row, settling_factor, summarise
+from analysis.rehearsal import Cell, Repeat, place_of, plan_row, settling, summarise
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import Outcome, OutcomeName
 from loadgen.errors import ScenarioError
@@ -73,9 +73,27 @@ def test_nothing_repeated_is_refused() -> None:
         summarise([], GRID)
 
 
-@pytest.mark.parametrize(("places", "factor"), [([5] * 10, 0.0), ([2] * 2 + [5] * 6 + [8] * 2, 4.0), ([], None)])
-def test_the_window_grows_with_the_square_of_the_spread(places: list[int], factor: float | None) -> None:
-    assert settling_factor(places) == factor
+def cell(window_s: float, runs: int, *rates: float, hours: float = 1.0) -> dict[str, Any]:
+    repeats = tuple(ended("FOUND", rate, seconds=3600 * hours) for rate in rates)
+    return plan_row(Cell(window_s=window_s, cohort=None, runs=runs, repeats=repeats), GRID)
+
+
+def test_the_window_that_would_settle_it_follows_from_the_variance_over_all_windows() -> None:
+    rows = [cell(100.0, 2, 2.0, 8.0), cell(200.0, 2, 2.0, 8.0, hours=2.0)]  # places 0 and 4: a variance of 8 steps²
+    plan = settling(rows)
+    assert plan is not None
+    assert plan["window_s"] == pytest.approx(8 * 150 * (1.2816 / 1.5) ** 2)
+    assert plan["hours"] == pytest.approx(2.0 * plan["window_s"] / 200)
+
+
+def test_it_is_never_shorter_than_what_was_simulated_in_vain_and_prefers_the_cheapest_r() -> None:
+    plan = settling([cell(100.0, 2, 3.0, 4.0), cell(100.0, 4, 3.0, 4.0, hours=0.5)])
+    assert plan == {"window_s": 100.0, "cohort": None, "runs": 4, "hours": 0.5}
+
+
+def test_a_capacity_outside_of_the_range_settles_nothing() -> None:
+    repeats = (ended("ABOVE_RANGE", 8.0), ended("FOUND", 8.0))
+    assert settling([plan_row(Cell(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]) is None
 
 
 def test_a_row_resolves_where_four_in_five_agree() -> None:

@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all truth check clean
+.PHONY: setup demo test test-all test-vllm truth check clean
 
 setup: $(READY)
 
@@ -21,6 +21,11 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not vllm'
+
+# a running server by LOADGEN_VLLM=URL, an environment with vLLM by LOADGEN_VLLM_VENV=DIR, or one made here
+test-vllm: $(READY)
+	@test -n "$$LOADGEN_VLLM$$LOADGEN_VLLM_VENV" || test -x .venv-vllm/bin/vllm || tests/vllm/install.sh .venv-vllm
+	$(BIN)/python -m pytest -m vllm -s tests/vllm
 
 truth: $(READY)
 	$(BIN)/python -m benchmarks.truth $(TRUTH)

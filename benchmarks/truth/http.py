@@ -97,6 +97,8 @@ def _capacity(board: Board, crew: Crew, *, quick: bool) -> None:
     for seed in seeds("http/live", count):
         twin = sweep(of, seed).outcome.capacity
         found = _over_http(settings, seed)
+        if found["outcome"] != "FOUND":
+            board.say(f"{found['outcome']}: {found['reason']}\n")
         place = None if found["capacity"] is None else grid.index(found["capacity"])
         within += place is not None and abs(place - median) <= 2
         off = "–" if place is None else f"{place - median:+d}"

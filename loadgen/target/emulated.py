@@ -6,12 +6,13 @@ and the child with it. Its stderr goes to an unnamed file, whose end is shown if
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -59,10 +60,32 @@ async def launch(
         process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
         try:
             url = await _ready(process, stderr)
-            yield Emulated(url=url, profile=profile, description=description, pid=process.pid)
+            with _cores_apart(process.pid):
+                yield Emulated(url=url, profile=profile, description=description, pid=process.pid)
         finally:
             with anyio.CancelScope(shield=True):
                 await _stop(process)
+
+
+@contextmanager
+def _cores_apart(pid: int) -> Iterator[None]:
+    """Give the emulator one core of its own, and what this thread starts the others, while there are two or more.
+
+    On a shared core the scheduler lets a sender wait until the emulator's turn is over: on two idle cores that doubled
+    the p95 of the send lag, from 0.55 to 1.2 ms, and the client was to blame for its own emulator.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if len(cores) < 2:
+        yield
+        return
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores[:1])
+    os.sched_setaffinity(0, cores[1:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 async def _ready(process: anyio.abc.Process, stderr: IO[bytes]) -> str:

@@ -303,6 +303,7 @@ class _Run:
 
 def main() -> None:
     """Serve the parent until stdin ends."""
+    os.nice(19)  # on a core it shares with the sender, a reading of some ms must wait for a request, not the reverse
     config = orjson.loads(sys.stdin.buffer.readline())
     wanted = re.compile(config["wanted"].encode(), re.MULTILINE)
     tls = Tls(**config["tls"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import trustme
 
 from loadgen.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
 from loadgen.plan.types import RequestFormat
+from loadgen.target.emulated import launch
 from loadgen.target.hardware import local_hardware
 from loadgen.target.http import Http, base_url, load_api_key, shown
 from loadgen.target.identity import changed
@@ -457,3 +459,18 @@ async def test_cards_of_this_machine_are_asked_for_or_named_as_not_measured(
     assert await local_hardware("http://localhost:1") == {
         "gpu.0": "0, NVIDIA H100, 570.1", "cuda": "12.8", "topology": "GPU0 X\\n",
     }  # fmt: skip
+
+
+# --- the emulator of our own -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores to set apart"
+)
+async def test_the_emulator_and_its_client_do_not_share_a_core() -> None:
+    before = os.sched_getaffinity(0)
+    async with launch("fcfs-fast") as emulated:
+        theirs = os.sched_getaffinity(emulated.pid)
+        assert len(theirs) == 1
+        assert os.sched_getaffinity(0) == before - theirs
+    assert os.sched_getaffinity(0) == before

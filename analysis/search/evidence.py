@@ -205,7 +205,7 @@ class Evidence:
         if self._thin_runs[place, replicate] < 2 or self.level(request.rate_index) == Level.UPPER:
             return None
         why = f"cannot tell at {self.name(request.rate_index)}, twice the run was too small to be believed"
-        return ENDS["evidence"], f"{why}; lengthen the window: {verdict.reason}"
+        return ENDS["evidence"], f"{why}; lengthen the window or the warm-up: {verdict.reason}"
 
     def _take_invalid(self, request: RunRequest, blame: Blame, why: str) -> End | None:
         blames = self._blames[(request.kind, request.rate_index), request.replicate]

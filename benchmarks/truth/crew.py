@@ -48,14 +48,11 @@ def sweep(of: Asked, seed: int) -> Repeat:
     return repeat(ready(of), seed)
 
 
-def seeds(name: str, count: int) -> tuple[int, ...]:
-    return derive(20, f"truth/{name}", count)
-
-
 class Crew:
-    """Processes that carry out calls; a count of one stays in this process."""
+    """Processes that carry out calls (a count of one stays in this process), and the seeds of all that is random."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, seed: int = 20) -> None:
+        self._seed = seed
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(processes, mp_context=context) if processes > 1 else None
 
@@ -66,6 +63,9 @@ class Crew:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
+    def seeds(self, name: str, count: int) -> tuple[int, ...]:
+        return derive(self._seed, f"truth/{name}", count)
+
     def all(self, work: Callable[..., T], calls: Iterable[tuple[Any, ...]], *, together: int = 1) -> list[T]:
         """The results in order of the calls, `together` of them handed over at once."""
         calls = list(calls)
@@ -74,4 +74,4 @@ class Crew:
         return list(self._pool.map(work, *zip(*calls, strict=True), chunksize=together))
 
 
-__all__ = ["QUEUE", "Asked", "Crew", "asked", "one_run", "ready", "request", "seeds", "sweep"]
+__all__ = ["QUEUE", "Asked", "Crew", "asked", "one_run", "ready", "request", "sweep"]

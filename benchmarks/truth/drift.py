@@ -9,7 +9,7 @@ from typing import Any
 from analysis.judge import judge_rate
 from analysis.verdict import RunVerdict
 from benchmarks.truth.board import Board
-from benchmarks.truth.crew import Asked, Crew, asked, one_run, ready, seeds
+from benchmarks.truth.crew import Asked, Crew, asked, one_run, ready
 from loadgen.run import criteria_of
 
 R = 12
@@ -52,7 +52,7 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
         )
         rate = case.load * SATURATION[case.profile]
         name = f"drift/{case.profile}/{case.load}/{case.settings.get('warmup', '')}"
-        runs = crew.all(one_run, [(of, rate, seed) for seed in seeds(name, groups * R)], together=4)
+        runs = crew.all(one_run, [(of, rate, seed) for seed in crew.seeds(name, groups * R)], together=4)
         grouped = [runs[i : i + R] for i in range(0, len(runs), R)]
         any_run = statistics.fmean(any(_rising(run) for run in group) for group in grouped)
         verdicts = [_rate_fails(of, rate, group) for group in grouped]

@@ -14,7 +14,7 @@ import numpy as np
 from analysis.records import derive
 from benchmarks.emulator_error import Fixed, offer
 from benchmarks.truth.board import Board
-from benchmarks.truth.crew import QUEUE, Crew, asked, ready, seeds, sweep
+from benchmarks.truth.crew import QUEUE, Crew, asked, ready, sweep
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment import prepare
@@ -88,13 +88,13 @@ def _capacity(board: Board, crew: Crew, *, quick: bool) -> None:
     board.head("λ* over HTTP against virtual time: fcfs-fast, e2e ≤ 25 ms")
     of = asked("fcfs-fast", **settings)
     grid = ready(of).setup.spec.grid
-    virtual = crew.all(sweep, [(of, seed) for seed in seeds("http/virtual", 10 if quick else 200)])
+    virtual = crew.all(sweep, [(of, seed) for seed in crew.seeds("http/virtual", 10 if quick else 200)])
     places = sorted(grid.index(r.outcome.capacity) for r in virtual if r.outcome.capacity is not None)
     median = places[(len(places) - 1) // 2]
     near = statistics.fmean(abs(place - median) <= 2 for place in places)
     board.say(f"{len(virtual)} virtual sweeps: median {grid[median]:.4g}/s; {near:.0%} within two grid points of it.\n")
     rows, within, count = [], 0, 1 if quick else 5
-    for seed in seeds("http/live", count):
+    for seed in crew.seeds("http/live", count):
         twin = sweep(of, seed).outcome.capacity
         found = _over_http(settings, seed)
         if found["outcome"] != "FOUND":

@@ -12,7 +12,7 @@ from scipy.special import gamma, gammainc
 from analysis.queueing import md1_wait_share, mg1_wait_shares, pollaczek_khinchine_wait_s
 from analysis.records import derive
 from benchmarks.truth.board import Board
-from benchmarks.truth.crew import Asked, Crew, asked, ready, request, seeds
+from benchmarks.truth.crew import Asked, Crew, asked, ready, request
 from loadgen.emulator.virtual import simulate_run
 from loadgen.run import options_of, plan_of
 
@@ -94,7 +94,7 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
         for load in (0.5, 0.8):
             rate = load / MEAN_S
             known_s = tuple(quantile(queue, rate, share) for share in SHARES)
-            calls = [(of, rate, seed, known_s) for seed in seeds(f"{queue.profile}/{load}", runs)]
+            calls = [(of, rate, seed, known_s) for seed in crew.seeds(f"{queue.profile}/{load}", runs)]
             found = np.array(crew.all(waits, calls))
             moment = queue.second_moment * MEAN_S**2
             mean_s = pollaczek_khinchine_wait_s(rate=rate, mean_s=MEAN_S, second_moment_s2=moment)

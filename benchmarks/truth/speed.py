@@ -6,7 +6,7 @@ import time
 
 from benchmarks import virtual_speed
 from benchmarks.truth.board import Board
-from benchmarks.truth.crew import QUEUE, Crew, asked, one_run, ready, seeds
+from benchmarks.truth.crew import QUEUE, Crew, asked, one_run, ready
 
 RATES = (2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 18.0)
 
@@ -18,7 +18,7 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
     replicates = 1 if quick else 12
     began, used = time.perf_counter(), time.process_time()
     for rate in RATES:
-        for seed in seeds("speed", replicates):
+        for seed in crew.seeds("speed", replicates):
             one_run(of, rate, seed)
     took, cpu = time.perf_counter() - began, time.process_time() - used
     board.hold(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.rehearsal import Cell, plan_row
 from benchmarks.truth.board import Board
 from benchmarks.truth.claims import fcfs_capacity
-from benchmarks.truth.crew import QUEUE, Crew, asked, ready, seeds, sweep
+from benchmarks.truth.crew import QUEUE, Crew, asked, ready, sweep
 
 WINDOWS = ("60s", "120s", "300s", "600s", "1800s")
 
@@ -19,7 +19,7 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
     for window in windows:
         for runs in replicates:
             of = asked("fcfs", rate="1..18", runs=runs, window=window, min_requests=40, **QUEUE)
-            repeats = crew.all(sweep, [(of, seed) for seed in seeds("windows", count)])
+            repeats = crew.all(sweep, [(of, seed) for seed in crew.seeds("windows", count)])
             scenario, grid = ready(of).setup.scenario, ready(of).setup.spec.grid
             row = plan_row(Cell(window_s=scenario.window, cohort=None, runs=runs, repeats=tuple(repeats)), grid)
             ends = [row[name]["rate"] for name in ("p10", "median", "p90")]

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.truth import claims, drift, queues
 from benchmarks.truth.board import Board
-from benchmarks.truth.crew import Crew, asked, one_run, seeds
+from benchmarks.truth.crew import Crew, asked, one_run
 
 
 def test_a_missed_target_is_said_and_decides_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_a_missed_target_is_said_and_decides_the_exit_code(capsys: pytest.Captur
 def test_simulated_waits_are_those_of_theory(queue: queues.Queue) -> None:
     of = asked(queue.profile, input="16", output="2", slo=("e2e<=100s",), timeout="100s", cohort=5000, warmup="20s")
     known_s = tuple(queues.quantile(queue, 10.0, share) for share in queues.SHARES)
-    found = np.array([queues.waits(of, 10.0, seed, known_s) for seed in seeds("test", 8)])
+    found = np.array([queues.waits(of, 10.0, seed, known_s) for seed in Crew(1).seeds("test", 8)])
     errors = found.std(axis=0, ddof=1) / math.sqrt(8)
     mean_s = queue.second_moment * 0.05 / 2  # Pollaczek–Khinchine at ρ = 0.5
     # Student's t with 7 degrees of freedom goes beyond 7 once in five thousand times
@@ -51,5 +51,5 @@ def test_claims_are_printed_beside_their_targets(capsys: pytest.CaptureFixture[s
 def test_the_drift_test_is_asked_as_a_rate_is_judged() -> None:
     of = asked("mm1", rate="1..20", runs=3, window="120s", slo=("e2e<=300s",), timeout="300s", input="16", output="1")
     for rate, fails in ((10.0, False), (30.0, True)):
-        group = [one_run(of, rate, seed) for seed in seeds("test", 3)]
+        group = [one_run(of, rate, seed) for seed in Crew(1).seeds("test", 3)]
         assert drift._rate_fails(of, rate, group) is fails

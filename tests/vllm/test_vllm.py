@@ -29,8 +29,7 @@ from tests.vllm.vllm import serving
 
 pytestmark = pytest.mark.vllm
 
-MEANS_S, MEANS_SHARE = 0.010, 0.05  # client against server: what lies between two processes on two busy cores
-# judged by what vLLM does, not by what a machine with two cores for everything can keep
+MEANS_S, MEANS_SHARE = 0.010, 0.05  # client against server: what lies between two processes
 LIGHT = ("--input", "64", "--output", "16", "--slo", "e2e<=30s", "--min-requests", "10", "--warmup", "1s")
 Loadgen = Callable[..., Any]
 
@@ -56,18 +55,10 @@ def findings(run: Mapping[str, Any]) -> dict[str, str]:
     return {f["check"]: f["severity"] for f in run["verdict"]["findings"]}
 
 
-def died(run: Mapping[str, Any]) -> bool:
-    """FAIL for a target that died; on cores that the server shares, the client's own lateness may come before it."""
-    blamed = {f["blame"] for f in run["verdict"]["findings"] if f["severity"] == "block"}
-    failed = run["verdict"]["status"] == "FAIL" or blamed == {"client"}
-    return failed and "target_died" in findings(run)
-
-
 def test_a_sweep_ends_with_an_answer(server: str, loadgen: Loadgen, tmp_path: Path) -> None:
     asked = ("--rate", "2,4", "--runs", "1", "--window", "8s", "--out", "s", "--json")
-    answer = json.loads(loadgen("sweep", "--target", server, *LIGHT, *asked, code=None).stdout)
-    # on cores that the server shares, the client may rightly say that it could not keep its promise
-    assert answer["outcome"] in ("TABULATED", "CLIENT_LIMITED")
+    answer = json.loads(loadgen("sweep", "--target", server, *LIGHT, *asked).stdout)
+    assert answer["outcome"] == "TABULATED"
     experiment = json.loads((tmp_path / "s" / "experiment.json").read_text())
     identity = experiment["target"]["identity"]
     assert identity["0.version"].startswith("0.")
@@ -89,9 +80,7 @@ def test_client_means_agree_with_the_server_s_sums(server: str, loadgen: Loadgen
         theirs = run["server"]["metrics"][side]
         assert abs(theirs["n"] - len(ok)) <= others
         ours = float((ok[stamp] - ok["sent_ns"]).mean()) / NS
-        # an event loop that is late, which it measured itself, sees an answer as much later
-        allowed = max(MEANS_S, MEANS_SHARE * theirs["mean"]) + run["facts"]["heartbeat_p99_s"]
-        assert abs(ours - theirs["mean"]) <= allowed, (side, ours, theirs, allowed)
+        assert abs(ours - theirs["mean"]) <= max(MEANS_S, MEANS_SHARE * theirs["mean"]), (side, ours, theirs)
     assert "server_means" in findings(run)
 
 
@@ -107,7 +96,7 @@ def test_every_request_s_own_times_and_tokens_are_recorded(server: str, loadgen:
     assert (ok["cached_tokens"] == 0).all()
     inside_ns = ok["server_queue_ns"] + ok["server_prefill_ns"] + ok["server_decode_ns"]
     assert (inside_ns > 0).all()
-    assert (inside_ns - (ok["ended_ns"] - ok["sent_ns"])).median() <= 0  # a late stamp of ours may hide the way
+    assert (inside_ns <= ok["ended_ns"] - ok["sent_ns"]).all()
 
 
 def test_a_cold_claim_that_is_none_is_invalid(
@@ -201,7 +190,7 @@ def test_a_queue_and_its_limit_are_seen(loadgen: Loadgen, tmp_path: Path) -> Non
     assert late["error"].str.contains("busy").all()
     metrics = run["server"]["metrics"]
     assert metrics["running"]["max"] == 4
-    assert metrics["waiting"]["max"] >= 4
+    assert metrics["waiting"]["max"] >= 4  # the limit of 8 holds for those running and waiting together, about
     assert run["verdict"]["status"] != "PASS"
 
 
@@ -259,7 +248,8 @@ def test_sigterm_mid_stream_is_a_failure_of_the_server_and_a_restart_is_noticed(
     assert len(aborted) > 0  # [DONE] came with them, and a 200
     assert (aborted["outcome"] == "stream_error").all()
     assert (aborted["http_status"] == 200).all()
-    assert died(run)
+    assert run["verdict"]["status"] == "FAIL"
+    assert "target_died" in findings(run)
 
 
 def test_an_engine_that_dies_mid_stream_is_a_failure_although_done_came(loadgen: Loadgen, tmp_path: Path) -> None:
@@ -269,4 +259,5 @@ def test_an_engine_that_dies_mid_stream_is_a_failure_although_done_came(loadgen:
     failed = requests[(requests["outcome"] == "stream_error") & (requests["http_status"] == 200)]
     assert len(failed) > 0
     assert not (requests["outcome"] == "ok").all()
-    assert died(run)
+    assert run["verdict"]["status"] == "FAIL"
+    assert "target_died" in findings(run)

@@ -2,7 +2,8 @@
 
 The virtual environment at LOADGEN_VLLM_VENV (default .venv-vllm beside the sources) holds vLLM and the model folders
 `tiny` and `small`; `make test-vllm` makes it where it can. LOADGEN_VLLM=URL names a running server instead, for the
-tests that do not have to stop it.
+tests that do not have to stop it. A server of our own has one core and the client the others: on a shared core each
+would be measured together with the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 240.0
+CORES = sorted(os.sched_getaffinity(0))
+THEIRS, OURS = CORES[:1], CORES[1:] or CORES
+
+
+@contextmanager
+def on(cores: Collection[int]) -> Iterator[None]:
+    """What is started inside stays on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def environment() -> Path:
@@ -59,8 +73,8 @@ class Vllm:
             "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
             "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
             "VLLM_HOST_IP": "127.0.0.1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-            # one process that does not spin: the client needs the other core
             "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(self.processes)), "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would choose a core by itself
         }  # fmt: skip
         variables.pop("PYTHONPATH", None)
         command = [
@@ -69,7 +83,7 @@ class Vllm:
             "--enforce-eager", "--host", "127.0.0.1", "--port", str(self.port),
             "--distributed-executor-backend", "uni", *self.settings,
         ]  # fmt: skip
-        with (self.log or Path(os.devnull)).open("ab") as out:
+        with (self.log or Path(os.devnull)).open("ab") as out, on(THEIRS):
             self._process = subprocess.Popen(command, env=variables, stdout=out, stderr=out, start_new_session=True)
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
@@ -121,6 +135,7 @@ def serving(tmp: Path, *settings: str, **options: object) -> Iterator[Vllm]:
     server = Vllm(settings=settings, log=tmp / "vllm.log", **options)  # type: ignore[arg-type]
     server.start()
     try:
-        yield server
+        with on(OURS):
+            yield server
     finally:
         server.stop()

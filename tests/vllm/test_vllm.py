@@ -55,10 +55,14 @@ def findings(run: Mapping[str, Any]) -> dict[str, str]:
     return {f["check"]: f["severity"] for f in run["verdict"]["findings"]}
 
 
-def test_a_sweep_ends_with_an_answer(server: str, loadgen: Loadgen, tmp_path: Path) -> None:
-    asked = ("--rate", "2,4", "--runs", "1", "--window", "8s", "--out", "s", "--json")
-    answer = json.loads(loadgen("sweep", "--target", server, *LIGHT, *asked).stdout)
-    assert answer["outcome"] == "TABULATED"
+def test_a_sweep_finds_where_a_server_stops_keeping_its_promise(loadgen: Loadgen, tmp_path: Path) -> None:
+    asked = ("--rate", "1..8", "--width", "100%", "--runs", "2", "--confirm", "1", "--window", "15s", "--warmup", "5s",
+             "--input", "16", "--output", "16", "--slo", "ttft<=1s", "--slo", "tpot<=100ms", "--min-requests", "8",
+             "--seed", "3", "--out", "s", "--json")  # fmt: skip
+    with serving(tmp_path, model="small") as server:
+        answer = json.loads(loadgen("sweep", "--target", server.url, *asked).stdout)
+    assert answer["outcome"] == "FOUND"
+    assert 1 <= answer["bracket"][0] < answer["bracket"][1] <= 8
     experiment = json.loads((tmp_path / "s" / "experiment.json").read_text())
     identity = experiment["target"]["identity"]
     assert identity["0.version"].startswith("0.")
@@ -253,7 +257,7 @@ def test_sigterm_mid_stream_is_a_failure_of_the_server_and_a_restart_is_noticed(
 
 
 def test_an_engine_that_dies_mid_stream_is_a_failure_although_done_came(loadgen: Loadgen, tmp_path: Path) -> None:
-    with serving(tmp_path, processes=True) as server:
+    with serving(tmp_path) as server:
         amid(server.kill_engine, server.url, loadgen, tmp_path / "r")
     run, requests = run_of(tmp_path / "r")
     failed = requests[(requests["outcome"] == "stream_error") & (requests["http_status"] == 200)]

@@ -53,7 +53,6 @@ class Vllm:
     settings: tuple[str, ...] = ()
     model: str = "tiny"
     max_model_len: int = 4096
-    processes: bool = False  # the engine in a process of its own, as vLLM has it unless told otherwise
     port: int = 0
     log: Path | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -73,8 +72,7 @@ class Vllm:
             "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
             "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
             "VLLM_HOST_IP": "127.0.0.1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(self.processes)), "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would choose a core by itself
+            "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would choose a core by itself
         }  # fmt: skip
         variables.pop("PYTHONPATH", None)
         command = [
@@ -100,8 +98,14 @@ class Vllm:
         pytest.fail(f"vLLM did not start: {said}")
 
     def terminate(self) -> None:
-        """SIGTERM, not waited for."""
+        """SIGTERM for all its processes, not waited for.
+
+        The engine first: told by the server instead, it is killed at once, and whether its streams end before that is
+        chance.
+        """
         assert self._process is not None
+        os.kill(self._engine(), signal.SIGTERM)
+        time.sleep(0.5)
         self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
@@ -118,6 +122,9 @@ class Vllm:
 
     def kill_engine(self) -> None:
         """SIGKILL for the engine's process, as the kernel does it when memory is out."""
+        os.kill(self._engine(), signal.SIGKILL)
+
+    def _engine(self) -> int:
         assert self._process is not None
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -125,8 +132,7 @@ class Vllm:
             except OSError:
                 continue
             if int(rest.split()[1]) == self._process.pid and "Engine" in name:
-                os.kill(int(stat.parent.name), signal.SIGKILL)
-                return
+                return int(stat.parent.name)
         pytest.fail("the server has no engine process")
 
 

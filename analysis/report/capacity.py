@@ -121,15 +121,14 @@ def _beside(outcome: Outcome, runs: Sequence[Run], conditions: Mapping[str, Any]
     crossing = mean_crossing(search, Fraction(conditions["attain"]))
     at = outcome.capacity if outcome.capacity is not None else outcome.lower
     sd = spread(run.attainment for run in search if run.rate == at)
-    window_s = None
-    if crossing is not None and sd is not None and conditions["window_s"] is not None:
+    window_s, measured_s, width = None, conditions["window_s"], conditions["width"]
+    if crossing is not None and sd is not None and at is not None and measured_s is not None:
         window_s = window_to_agree(
-            window_s=conditions["window_s"],
-            sd=sd,
-            slope=crossing.slope,
-            width=conditions["width"],
-            runs=conditions["runs"],
+            window_s=measured_s, sd=sd, slope=crossing.slope, width=width, runs=conditions["runs"]
         )
+        if window_s <= measured_s:
+            # they agree as it is; or, where almost every request is good at λ*, σ there is not the σ at the crossing
+            window_s = measured_s if crossing.rate <= at * (1 + width) else None
     return {
         "mean_crossing_rate": crossing.rate if crossing else None,
         "mean_crossing_is_bound": crossing is not None and crossing.is_bound,

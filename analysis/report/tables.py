@@ -193,8 +193,12 @@ def _beside(answer: Row) -> list[str]:
     if (sd := beside["between_run_sd"]) is not None:
         at = _rate(beside["between_run_sd_at"])
         parts.append(f"attainment varies between runs by {sd * 100:.2f} points (sd) at {at}")
-    if (window := beside["window_to_agree_s"]) is not None:
-        parts.append(f"floor and mean would agree within the grid width at windows of {format_duration(window)}")
+    window = beside["window_to_agree_s"]
+    if window is not None and window <= answer["conditions"]["window_s"]:
+        parts.append("floor and mean agree within the grid width")
+    elif window is not None:
+        most = "at most " if beside["mean_crossing_is_bound"] else ""
+        parts.append(f"floor and mean would agree within the grid width at windows of {most}{format_duration(window)}")
     found = [f"Beside it, not the verdict: {'; '.join(parts)}."] if parts else []
     return found + [f"Note: {finding['text']}" for finding in answer["findings"]]
 

@@ -155,3 +155,14 @@ def test_a_closed_loop_is_never_called_a_capacity() -> None:
 def test_a_verdict_survives_json_with_its_infinities() -> None:
     _, verdict = run(6, 0.93, "FAIL")
     assert RunVerdict.from_dict(orjson.loads(orjson.dumps(verdict.to_dict()))) == verdict
+
+
+def test_a_window_at_which_floor_and_mean_agree_is_named_only_where_it_can_be_known() -> None:
+    steady = [run(4, 0.990), run(4, 0.991), run(6, 0.93, "FAIL"), run(6, 0.94)]
+    assert made(runs=steady)["beside"]["window_to_agree_s"] is None  # they are 30 % apart, and do not vary
+    near = made(runs=steady, width=0.5)
+    assert near["beside"]["window_to_agree_s"] == 120
+    assert "floor and mean agree within the grid width." in " ".join(sentences(near))
+    apart = made()
+    assert apart["beside"]["window_to_agree_s"] > 120
+    assert "floor and mean would agree within the grid width at windows of " in " ".join(sentences(apart))

@@ -184,6 +184,9 @@ Why they differ:
   ({bench.facts["input tokens, mean"]} reported for {asked.input} asked); loadgen sends the ids
   ({own.facts["input tokens, mean"]} reported), under a cache_salt of the run. A second bench with the same seed meets
   its prompts in the prefix cache.
+- **The server's means** beside loadgen's are of all {own.server["TTFT"][1]:.0f} requests it saw in the run, warm-up and
+  those after the window included; the client's are of the {len(ok)} in the window. `run.json` holds both
+  of the same ones.
 - **Throughput.** bench divides by the time until the last answer, loadgen by the window.
 - **Verdict.** bench has none; its goodput needs thresholds and knows neither failures nor a rising queue.""")
 

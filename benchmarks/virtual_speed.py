@@ -17,8 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from analysis.slo import Slo
-from loadgen.emulator.engine.core import Engine, Sequence
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.profile import BatchingProfile
+from loadgen.emulator.engine.types import Sequence
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window

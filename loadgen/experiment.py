@@ -16,15 +16,18 @@ import orjson
 from analysis.search import Outcome, RunRequest, Search, SearchSpec, SeedBook
 from analysis.verdict import RunVerdict
 from loadgen.errors import ResultsError, ScenarioError, TargetError
+from loadgen.offer import Offering
 from loadgen.offering import open_offering
 from loadgen.plan.lengths import MAX_TOKENS
+from loadgen.planned import criteria_of
 from loadgen.progress import Progress
 from loadgen.record.manifest import machine, versions
 from loadgen.record.store import ExperimentStore, read_json, read_ledger
 from loadgen.results import assemble, told
-from loadgen.run import Offering, Runner, criteria_of, warm_target, warmup_note
+from loadgen.run import Runner
 from loadgen.scenario import Scenario, differences
 from loadgen.sweep import Budget, carry_out
+from loadgen.warmup import warm_target, warmup_note
 from loadgen.workload import Workload, search_spec, seed_book
 
 __all__ = [

@@ -14,9 +14,9 @@ import anyio.to_thread
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import TargetUnfit, UsageError
+from loadgen.offer import Offering
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.types import RequestFormat, RunPlan
-from loadgen.run import Offering
 from loadgen.scenario import Scenario
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock

@@ -27,7 +27,8 @@ from loadgen.plan.plan import make_plan
 from loadgen.plan.recorded import recorded_plan
 from loadgen.plan.seeds import derive, side_root, stream
 from loadgen.plan.types import NS, Int64s, RunPlan, Schedule, Window
-from loadgen.scenario import Scenario, parse_window_s
+from loadgen.scenario import Scenario
+from loadgen.settings import parse_window_s
 from loadgen.tracefile import Reading
 from traces.blocks import MIN_CORRELATION_TIMES, WARNING, autocorrelation_time_s, split_blocks
 from traces.describe import arrival_shape

@@ -35,9 +35,11 @@ from loadgen.forecast import BETWEEN_S
 from loadgen.offering import VirtualOffering
 from loadgen.plan.seeds import derive
 from loadgen.plan.types import NS, RunPlan
+from loadgen.planned import criteria_of, plan_of, run_options
 from loadgen.progress import Progress
-from loadgen.run import Done, criteria_of, plan_of, run_options, warm_target
+from loadgen.run import Done
 from loadgen.sweep import Budget, carry_out
+from loadgen.warmup import warm_target
 from loadgen.workload import seed_book
 
 __all__ = ["MemoryRunner", "Stage", "rehearse", "repeat", "stage", "variations"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import numpy as np
@@ -16,172 +16,25 @@ import pandas as pd
 from analysis.cohort import nearest_rank
 from analysis.crosscheck import cold_claim, explained_hits
 from analysis.diagnose import diagnose, in_one_line
-from analysis.judge import judge_run, misses_allowed
+from analysis.judge import judge_run
 from analysis.readings import observe
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
-from analysis.slo import Slo
 from analysis.telemetry import ServerView
-from analysis.units import format_duration, parse_share
-from analysis.verdict import Criteria, RunVerdict
-from loadgen import defaults
-from loadgen.errors import Aborted, ScenarioError, TargetUnfit, TargetUnreachable
+from analysis.verdict import RunVerdict
+from loadgen.errors import Aborted, ScenarioError, TargetUnreachable
+from loadgen.offer import Offering
 from loadgen.plan.plan import metadata
-from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
-from loadgen.plan.types import NS, RequestFormat, RunPlan
+from loadgen.plan.types import NS, RunPlan
+from loadgen.planned import criteria_of, plan_of, run_options
 from loadgen.progress import Progress, RunLabel
 from loadgen.record.store import ExperimentStore
 from loadgen.scenario import Scenario
-from loadgen.send.api import LiveCounts, ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.send.api import LiveCounts, RunOutput
 from loadgen.workload import Workload
 
-__all__ = [
-    "Done",
-    "Offering",
-    "Runner",
-    "criteria_of",
-    "options_of",
-    "plan_of",
-    "run_options",
-    "warm_target",
-    "warmup_note",
-]
-
-
-class Offering(Protocol):
-    """What a plan can be offered to: a live target, or a simulated one in virtual time."""
-
-    @property
-    def label(self) -> str:
-        """The target as a user knows it."""
-        ...
-
-    @property
-    def simulated(self) -> bool:
-        """Whether no real server is behind it."""
-        ...
-
-    @property
-    def model(self) -> str:
-        """The model requests ask for."""
-        ...
-
-    @property
-    def max_model_len(self) -> int | None:
-        """Tokens that the target's context holds, where it says so."""
-        ...
-
-    @property
-    def format(self) -> RequestFormat | None:
-        """How the target takes requests, where that is not as asked or may not be; None: as asked."""
-        ...
-
-    @property
-    def content_unpaired(self) -> bool:
-        """Whether content must differ between rates, since the cache cannot be proved cold."""
-        ...
-
-    @property
-    def notes(self) -> list[str]:
-        """What every output has to say about this target."""
-        ...
-
-    async def settle(self) -> str:
-        """Wait until the target is idle and its state is as the policy wants it; what is odd about it, in words.
-
-        Raises `TargetError`.
-        """
-        ...
-
-    async def identity(self) -> Mapping[str, str]:
-        """What the target says of itself. Raises `TargetUnreachable` when it is gone."""
-        ...
-
-    async def environment(self) -> Mapping[str, str]:
-        """What the target runs on: machine, cards, libraries; what is not measured is named."""
-        ...
-
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
-        """What differs between two identities that should not, in words; empty if nothing does."""
-        ...
-
-    async def offer(
-        self,
-        plan: RunPlan,
-        options: SendOptions,
-        *,
-        salt: str,
-        sink: RecordSink | None,
-        progress: ProgressHook,
-        stop: anyio.Event,
-    ) -> RunOutput:
-        """Offer the plan and return what was recorded. `stop` ends it at once."""
-        ...
-
-
-def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
-    """The promise a run is held against."""
-    return Criteria(
-        slo=scenario.objective,
-        attain=parse_share(scenario.attain),
-        max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=scenario.min_requests,
-        replicates=scenario.runs,
-        timeout_s=workload.timeout_s,
-        output_tokens_max=workload.lengths.output_max,
-        forced=workload.format.stop == "forced",
-        exact_inputs=workload.format.exact,
-        blocks=scenario.cache == "keep",
-    )
-
-
-def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
-    """How the load is offered, without an early end."""
-    return SendOptions(
-        transport=scenario.transport,
-        timeout_s=workload.timeout_s,
-        max_concurrency=scenario.max_concurrency,
-        closed=scenario.closed,
-        dependent=scenario.sessions == "dependent",
-        prewarm=scenario.prewarm,
-        slo=scenario.objective,
-    )
-
-
-def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
-    """The plan of a run; a confirmation's window is twice as long."""
-    factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
-    # sentinels share a seed and must not meet one another's prompts either: their ordinal takes part
-    again = request.attempt if request.kind != "sentinel" else 1000 * request.replicate + request.attempt
-    key = (request.rate, again) if content_unpaired else None
-    cohort = None if workload.cohort is None else workload.cohort * factor
-    window = workload.window(warmup_s, factor)
-    return workload.plan(
-        request.rate,
-        request.seed,
-        window,
-        content_key=key,
-        cohort=cohort,
-        replicate=0 if request.kind == "sentinel" else request.replicate,
-        confirm=request.kind == "confirm",
-    )
-
-
-def run_options(
-    request: RunRequest, plan: RunPlan, scenario: Scenario, workload: Workload, *, early_fail: bool
-) -> SendOptions:
-    """How the load of a run is offered, which with `early_fail` may end once it cannot pass any more."""
-    options = options_of(scenario, workload)
-    if not early_fail or request.kind == "sentinel":
-        return options
-    at_ns = plan.schedule.at_ns
-    cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
-    return replace(
-        options,
-        early_fail_misses=misses_allowed(cohort, parse_share(scenario.attain)),
-        early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
-    )
+__all__ = ["Done", "Runner", "blocked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,53 +225,3 @@ def _watched(output: RunOutput, server: ServerView | None) -> dict[str, Any]:
         return {"server": None}
     cost = {"interval_s": output.observed.interval_s, "observer_cpu_s": output.observed.cpu_s}
     return {"server": {**server.to_dict(), **cost}}
-
-
-async def warm_target(
-    scenario: Scenario,
-    workload: Workload,
-    offering: Offering,
-    *,
-    lowest_rate: float,
-    experiment: str,
-    stop: anyio.Event,
-) -> float:
-    """Send the first requests, which are no evidence; the warm-up of every run of the experiment, seconds.
-
-    32 requests at the lowest rate, or what it brings in a minute. The warm-up is the asked one or 3 × p95 E2E seen here
-    (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
-    `Aborted`.
-    """
-    workload = replace(workload, recorded=None)  # nothing that is measured is to be warm
-    if workload.closed is not None:  # it has no rate of its own, and is not to be met by a burst
-        workload, lowest_rate = replace(workload, closed=None), defaults.CLOSED_WARMUP_RATE
-    cohort = max(1, min(defaults.WARMUP_REQUESTS, int(lowest_rate * defaults.WARMUP_MAX_S)))
-    seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
-    plan = workload.plan(lowest_rate, seed, workload.window(0.0), cohort=cohort)
-    await offering.settle()
-    output = await offering.offer(
-        plan,
-        replace(options_of(scenario, workload), closed=None, slo=Slo()),  # every one is waited for, however slow
-        salt=salt(experiment, "warm-up", lowest_rate, 0, 0),
-        sink=None,
-        progress=lambda _: None,
-        stop=stop,
-    )
-    if stop.is_set():
-        raise Aborted("stopped by the user while the target was warmed")
-    due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
-    good = outcome_is(due, "ok")
-    if not good.any():
-        first = due[~good].iloc[0]
-        status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
-        said = f": {first['error']}" if first["error"] else ""
-        raise TargetUnfit(f"{offering.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
-    e2e_s = derive(due)["e2e_s"].to_numpy(dtype=float)[good]
-    return max(scenario.warmup, 3 * nearest_rank(np.sort(e2e_s), 0.95))
-
-
-def warmup_note(scenario: Scenario, warmup_s: float) -> str:
-    """A line for the user where the warm-up is not the one asked for; else an empty string."""
-    if warmup_s <= scenario.warmup:
-        return ""
-    return f"warm-up is {format_duration(warmup_s)}: 3 × the p95 E2E seen while warming the target"

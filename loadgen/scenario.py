@@ -1,4 +1,4 @@
-"""A scenario: everything that decides an experiment, from TOML and the command line, validated before anything is sent.
+"""A scenario: everything that decides an experiment, validated before anything is sent.
 
 The keys of the file are the long options of the command line, with underscores. `Scenario.sha256` covers what can
 change a result; budgets, names and where a secret is found are left out, so that a resumed experiment may be given more
@@ -9,105 +9,35 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 import re
-import shlex
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from analysis.slo import Slo, parse_slo
-from analysis.units import parse_duration_s, parse_share
+from analysis.units import parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
-from loadgen.target.headers import stored_header
+from loadgen.redact import REDACTED
+from loadgen.settings import (
+    Command,
+    Headers,
+    Notes,
+    ScrapeInterval,
+    Seconds,
+    SecondsOrZero,
+    Share,
+    Text,
+    Texts,
+    parse_window_s,
+)
 
-__all__ = ["NOT_HASHED", "SHIPPED", "Scenario", "differences", "load_scenario", "parse_window_s"]
-
-
-def _seconds(value: object) -> float:
-    return parse_duration_s(str(value))
-
-
-def _interval(value: object) -> float:
-    """Seconds between two readings of the target's metrics; 0 for never."""
-    if value in (0, "off"):
-        return 0.0
-    seconds = parse_duration_s(str(value))
-    if not 0.2 <= seconds <= 60:
-        raise ValueError(f"{value!r} is not between 200ms and 60s; 'off' reads nothing while load is on")
-    return seconds
-
-
-def _share(value: object) -> str:
-    parse_share(str(value))
-    return str(value)
-
-
-def _many(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-def _words(value: object) -> object:
-    """A command as a shell would split it; no shell runs it."""
-    words = shlex.split(value) if isinstance(value, str) else value
-    if isinstance(value, str) and not words:
-        raise ValueError("the command is empty")
-    return words
-
-
-def _notes(value: object) -> object:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value
-    notes = {}
-    for text in value:
-        key, equals, told = str(text).partition("=")
-        if not equals or not key.strip():
-            raise ValueError(f"{text!r} is not of the form KEY=VALUE, such as gpu='H100 SXM'")
-        notes[key.strip()] = told
-    return notes
-
-
-def parse_window_s(text: str) -> tuple[float, float]:
-    """Start and end in seconds of `10m..40m`; `10m..` and `..40m` are open at one end. Raises `ValueError`."""
-    start, dots, end = text.partition("..")
-    if not dots or not (start.strip() or end.strip()):
-        raise ValueError(f"{text!r} is not a window of a trace; write START..END, such as 10m..40m, 10m.. or ..40m")
-    bounds = parse_duration_s(start) if start.strip() else 0.0, parse_duration_s(end) if end.strip() else math.inf
-    if not bounds[0] < bounds[1]:
-        raise ValueError(f"{text!r} is an empty window: its end must lie behind its start")
-    return bounds
-
-
-_AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT]
-SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT]
-ScrapeInterval = Annotated[
-    float, BeforeValidator(_interval), PlainSerializer(lambda s: f"{s!r}s" if s else "off", when_used="json")
-]
-Share = Annotated[str, BeforeValidator(_share)]
-Text = Annotated[str, BeforeValidator(str)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
-Command = Annotated[tuple[str, ...], BeforeValidator(_words)]
-Headers = Annotated[
-    Texts, PlainSerializer(lambda entries: [stored_header(entry) for entry in entries], when_used="json")
-]
+__all__ = ["NOT_HASHED", "OF_FILE", "Scenario", "differences", "validated"]
 
 NOT_HASHED = frozenset(
     {
@@ -123,11 +53,9 @@ NOT_HASHED = frozenset(
         "header",
     }
 )
-REDACTED = "[redacted]"
 _SECRET = re.compile(r"(?i)(api[-_]?key|passw(or)?d|secret|bearer|(auth|access|hf|api)[-_]?token)")
-_PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
 _PROCESSES = ("poisson", "gamma", "constant")
-_OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
+OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
 
 
 class Scenario(BaseModel):
@@ -152,7 +80,7 @@ class Scenario(BaseModel):
     cache: Literal["salt", "reset", "restart", "command", "keep"] = "salt"
     restart_command: Command = ()
     between_command: Command = ()
-    note: Annotated[dict[str, Text], BeforeValidator(_notes)] = Field(default_factory=dict)
+    note: Notes = Field(default_factory=dict)
     # the load
     rate: Text = "2..18"
     arrivals: Text = "poisson"
@@ -232,7 +160,7 @@ class Scenario(BaseModel):
     @classmethod
     def _arrivals_are_known(cls, arrivals: str) -> str:
         kind, colon, file = arrivals.partition(":")
-        if not (arrivals in _PROCESSES or (colon and kind in _OF_FILE and file.strip())):
+        if not (arrivals in _PROCESSES or (colon and kind in OF_FILE and file.strip())):
             raise ValueError(
                 f"{arrivals!r} is no arrival process; write poisson, gamma, constant, trace:FILE, fit-gamma:FILE or "
                 "fit-mmpp:FILE"
@@ -398,10 +326,10 @@ class Scenario(BaseModel):
             stored["note"] = {key: REDACTED if _SECRET.search(key) else told for key, told in self.note.items()}
         return stored
 
-    @classmethod
-    def restore(cls, stored: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def restore(stored: Mapping[str, Any]) -> Scenario:
         """The scenario of a stored experiment. Raises `ScenarioError`."""
-        return _validated(cls, dict(stored), "the stored experiment", option=False)
+        return validated(dict(stored), "the stored experiment", option=False)
 
     @property
     def sha256(self) -> str:
@@ -410,33 +338,13 @@ class Scenario(BaseModel):
         return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-# an option on the command line displaces these keys of the file, which it would otherwise contradict
-_RIVALS = {
-    "seeds": ("seed",),
-    "seed": ("seeds",),
-    "cv": ("burstiness",),
-    "burstiness": ("cv",),
-    "lengths": ("input", "output"),
-    "window": ("cohort",),
-    "cohort": ("window",),
-    "input": ("lengths",),
-    "output": ("lengths",),
-}
+def validated(values: dict[str, Any], where: str, *, option: bool) -> Scenario:
+    """The scenario of these keys; `where` they are from, and whether the user wrote them as options, is for the error.
 
-M = TypeVar("M", bound=Scenario)
-
-
-def _shipped() -> Path:
-    inside = Path(__file__).parent / "scenarios"  # in a wheel
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "scenarios"
-
-
-SHIPPED = _shipped()
-
-
-def _validated(cls: type[M], values: dict[str, Any], where: str, *, option: bool) -> M:
+    Raises `ScenarioError` with one line that names the key.
+    """
     try:
-        return cls.model_validate(values)
+        return Scenario.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0]) if first["loc"] else ""
@@ -450,42 +358,6 @@ def _validated(cls: type[M], values: dict[str, Any], where: str, *, option: bool
             if first["type"] != "value_error" and key != "header":  # whose value is a secret
                 text += f" (got {first['input']!r})"
         raise ScenarioError(f"{where}: {text}" if where else text) from None
-
-
-def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
-    path = Path(source)
-    if not path.suffix and not path.exists():
-        path = SHIPPED / f"{source}.toml"
-    try:
-        with path.open("rb") as stream:
-            values = tomllib.load(stream)
-    except FileNotFoundError:
-        known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
-        raise ScenarioError(f"--scenario {source}: no such file; ready scenarios are {known}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ScenarioError(f"--scenario {path}: {error}") from None
-    for key in _PATHS:  # a scenario's files lie beside it
-        if isinstance(values.get(key), str):
-            kind, colon, file = values[key].partition(":")
-            prefixed = bool(colon) and kind in _OF_FILE
-            if prefixed or key != "arrivals":
-                values[key] = (f"{kind}:" if prefixed else "") + str(path.parent / (file if prefixed else values[key]))
-    return values, path
-
-
-def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
-    """A scenario from a TOML file (or the name of a shipped one) under the command line's options.
-
-    Raises `ScenarioError` with one line that names the file or option, the key and the remedy.
-    """
-    if source is None:
-        return _validated(Scenario, dict(overrides), "", option=True)
-    values, path = _read_toml(source)
-    _validated(Scenario, values, str(path), option=False)  # blame the file for what is in the file
-    for key in overrides:
-        for rival in _RIVALS.get(key, ()):
-            values.pop(rival, None)
-    return _validated(Scenario, values | dict(overrides), "", option=True)
 
 
 def differences(before: Scenario, now: Scenario) -> list[str]:

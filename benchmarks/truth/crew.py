@@ -14,7 +14,7 @@ from analysis.verdict import RunVerdict
 from loadgen.experiment import prepare
 from loadgen.plan.seeds import derive
 from loadgen.rehearse import MemoryRunner, Stage, repeat, stage
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 
 T = TypeVar("T")
 Asked = tuple[tuple[str, Any], ...]  # a scenario's keys and values, hashable

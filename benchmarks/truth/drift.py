@@ -10,7 +10,7 @@ from analysis.judge import judge_rate
 from analysis.verdict import RunVerdict
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Asked, Crew, asked, one_run, ready
-from loadgen.run import criteria_of
+from loadgen.planned import criteria_of
 
 R = 12
 LONG = {"input": "1024", "output": "384"}  # on the 8B profile: residence about 11 s at ρ = 0.8

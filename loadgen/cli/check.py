@@ -17,7 +17,8 @@ from loadgen.cli.work import work
 from loadgen.errors import Aborted
 from loadgen.offering import opened_target
 from loadgen.progress import Progress, open_progress
-from loadgen.scenario import Scenario, load_scenario
+from loadgen.scenario import Scenario
+from loadgen.scenario_file import load_scenario
 from loadgen.target.idle import IdleWatch
 from loadgen.target.survey import Survey, survey
 from loadgen.target.target import Target

@@ -18,7 +18,7 @@ from loadgen.progress import open_progress
 from loadgen.record.store import read_json, read_ledger
 from loadgen.replay import prepare_replay, replayed, replayed_lines
 from loadgen.results import notes
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
 Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo 'ttft<=800ms'

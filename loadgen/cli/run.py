@@ -18,7 +18,8 @@ from loadgen.experiment import prepare, single_run
 from loadgen.progress import open_progress
 from loadgen.record.store import read_json, read_ledger
 from loadgen.results import notes
-from loadgen.scenario import Scenario, load_scenario
+from loadgen.scenario import Scenario
+from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
 Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo 'ttft<=800ms'

@@ -12,10 +12,10 @@ from loadgen.cli import app
 from loadgen.cli.output import print_answer, print_json, print_lines, print_run
 from loadgen.errors import ResultsError
 from loadgen.experiment import prepare
+from loadgen.planned import criteria_of
 from loadgen.record.store import read_json, read_ledger
 from loadgen.replay import replayed, replayed_lines
 from loadgen.results import assemble, notes, told
-from loadgen.run import criteria_of
 from loadgen.scenario import Scenario
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"

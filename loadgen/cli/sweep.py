@@ -19,7 +19,7 @@ from loadgen.experiment import Setup, prepare, resumed_scenario, sweep
 from loadgen.forecast import forecast
 from loadgen.progress import open_progress
 from loadgen.rehearse import rehearse, stage
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo 'ttft<=800ms' --slo 'tpot<=50ms'

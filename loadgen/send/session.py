@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from analysis.verdict import RunFacts
 from loadgen.plan.types import Int64s, RunPlan
+from loadgen.redact import secrets_of
 from loadgen.send.address import connection_limit, raise_descriptor_limit
 from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import Clock, ClockHealth
@@ -86,7 +87,7 @@ async def send_run(
             "transport": transport,
             "clock": clock,
             "options": options,
-            "tables": Tables(sink, worker=worker),
+            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers)),
             "targets": len(endpoint.urls),
             "on_stopped": stopped.set,
             "indices": indices,

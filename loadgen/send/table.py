@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
+from loadgen.redact import redacted
 from loadgen.send.api import RecordSink
 from loadgen.send.flight import Flight
 from loadgen.send.openai import Answer
@@ -22,8 +24,10 @@ _EMPTY: Final = Answer()
 class Tables:
     """Takes finished flights, hands each row to the sink, and becomes data frames in the end."""
 
-    def __init__(self, sink: RecordSink | None, *, worker: int = 0) -> None:
+    def __init__(self, sink: RecordSink | None, *, worker: int = 0, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are kept out of what servers say."""
         self._sink = sink
+        self._secrets = tuple(secrets)
         self._worker = worker
         self._columns: list[Any] = [[] if dtype == "str" else array("q") for dtype in REQUEST_COLUMNS.values()]
         self._event_counts = array("q")
@@ -47,7 +51,7 @@ class Tables:
             "outcome": outcome,
             "http_status": flight.status,
             "finish_reason": told.finish_reason,
-            "error": error,
+            "error": redacted(error, self._secrets),
             "certain_miss": flight.certain_miss,
             "input_tokens_planned": flight.input_tokens_planned,
             "output_tokens_planned": flight.output_tokens_planned,

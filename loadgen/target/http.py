@@ -21,6 +21,7 @@ import httpx
 import orjson
 
 from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.redact import redacted, secrets_of
 from loadgen.send.address import UNIX, socket_path
 
 __all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
@@ -50,6 +51,7 @@ class Answer:
     retry_after: str = ""
     date: str = ""  # the server's clock
     reads: tuple[tuple[int, int], ...] = ()  # monotonic ns of each read, and how much of the body there was then
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # sent with the request, and kept out of `excerpt`
 
     def json(self) -> Any:
         """The body as JSON, or `None` if it is none."""
@@ -70,7 +72,8 @@ class Answer:
         parsed = self.json()
         error = parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None
         said = error.get("message") if isinstance(error, dict) else error
-        return shown(said if isinstance(said, str) else self.body[:800].decode(errors="replace"))
+        text = said if isinstance(said, str) else self.body[:800].decode(errors="replace")
+        return shown(redacted(text, self.secrets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,7 @@ class Http:
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
             retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
-            reads=tuple(reads),
+            reads=tuple(reads), secrets=secrets_of(self.headers),
         )  # fmt: skip
 
 

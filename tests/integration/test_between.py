@@ -18,7 +18,7 @@ import pytest
 from loadgen.errors import TargetUnfit, UsageError
 from loadgen.offering import open_offering
 from loadgen.plan.types import RequestFormat
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 from loadgen.target.between import Between
 from loadgen.target.command import check_command, run_command
 from loadgen.target.identity import changed

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.experiment import prepare
 from loadgen.rehearse import repeat, stage
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 
 ASKED = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--rate", "2..14"]
 QUICK = [*ASKED, "--width", "30%", "--runs", "2", "--window", "100s", "--min-requests", "100"]

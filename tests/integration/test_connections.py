@@ -18,7 +18,8 @@ import trustme
 from loadgen.cli import main
 from loadgen.errors import ScenarioError, TargetUnreachable, UsageError
 from loadgen.plan.types import RunPlan
-from loadgen.scenario import Scenario, load_scenario
+from loadgen.scenario import Scenario
+from loadgen.scenario_file import load_scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import run_loop, send_run

@@ -472,6 +472,17 @@ def test_secrets_stay_out_of_representations_and_bad_headers_are_refused() -> No
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_key_that_a_server_repeats_is_not_kept(transport: str) -> None:
+    said = b'{"error": {"message": "Incorrect API key provided: sk-very-secret-4711"}}'
+    head = b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(said)
+    headers = {"authorization": "Bearer sk-very-secret-4711"}
+    requests, _ = asyncio.run(answered(answering(head + said), 1, transport=transport, endpoint={"headers": headers}))
+    assert list(requests["outcome"]) == ["workload_error"]
+    assert "Incorrect API key provided: [redacted]" in requests["error"][0]
+    assert "secret" not in requests["error"][0]
+
+
 # ---- httpx -----------------------------------------------------------------------------------------------------------
 
 

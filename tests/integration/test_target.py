@@ -164,6 +164,17 @@ async def test_the_key_is_sent_and_in_no_repr() -> None:
             assert (endpoint.path, endpoint.extras) == ("/v1/completions", {"cache_salt": "x"})
 
 
+async def test_a_key_that_a_server_repeats_is_not_shown() -> None:
+    body = b'{"error": {"message": "Incorrect API key provided: sk-very-secret-4711"}}'
+    async with (
+        server({"/v1/models": (401, JSON, body)}) as url,
+        Http(base=url, headers={"authorization": "Bearer sk-very-secret-4711"}) as http,
+    ):
+        answer = await http.get("/v1/models")
+    assert answer.excerpt == "Incorrect API key provided: [redacted]"
+    assert "secret" not in repr(answer).replace(repr(body), "")
+
+
 # --- what the user typed ---------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from analysis.verdict import Criteria, RunVerdict
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.types import RunPlan
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import run_loop, send_run

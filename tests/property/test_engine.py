@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from analysis.tp.cost import Fabric, Shape
 from loadgen.emulator.cost import Card, StepCost
-from loadgen.emulator.engine.core import Engine, Limits, Sequence
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.noise import StepNoise
 from loadgen.emulator.engine.serve import Arrivals, serve
 from loadgen.emulator.engine.trace import Trace
+from loadgen.emulator.engine.types import Limits, Sequence
 
 BLOCK = 4
 TIMEOUT_NS = 10**13

@@ -12,9 +12,10 @@ from analysis.search import RunRequest
 from loadgen.errors import ScenarioError
 from loadgen.experiment import pinned, prepare
 from loadgen.plan.types import NS, RunPlan
+from loadgen.planned import plan_of
 from loadgen.results import conditions
-from loadgen.run import plan_of
-from loadgen.scenario import Scenario, load_scenario
+from loadgen.scenario import Scenario
+from loadgen.scenario_file import load_scenario
 from loadgen.workload import Workload, search_spec
 from traces.errors import TraceError
 from traces.trace import BlockHashes, Trace

@@ -12,7 +12,7 @@ from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup, prepare
 from loadgen.progress import LinesProgress
 from loadgen.rehearse import Stage, rehearse, repeat, stage, variations
-from loadgen.scenario import load_scenario
+from loadgen.scenario_file import load_scenario
 
 GRID = (2.0, 3.0, 4.0, 6.0, 8.0)
 QUICK: dict[str, Any] = {

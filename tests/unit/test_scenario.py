@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ScenarioError
-from loadgen.scenario import SHIPPED, Scenario, differences, load_scenario
+from loadgen.scenario import Scenario, differences
+from loadgen.scenario_file import SHIPPED, load_scenario
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loadgen.emulator.engine.core import Engine, EngineFull, Sequence, Step
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.trace import PassLog
+from loadgen.emulator.engine.types import EngineFull, Sequence, Step
 
 __all__ = ["Drive"]
 

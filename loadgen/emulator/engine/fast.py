@@ -14,8 +14,8 @@ from math import sqrt
 from typing import NamedTuple
 
 from loadgen.emulator.cost import StepCost
-from loadgen.emulator.engine.core import Limits
 from loadgen.emulator.engine.trace import PassLog
+from loadgen.emulator.engine.types import Limits
 
 __all__ = ["FastRun", "applies", "run_fast"]
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from loadgen.emulator.engine.core import Engine, EngineFull, Sequence, Step
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.kv import Chain
 from loadgen.emulator.engine.trace import PS_PER_NS
+from loadgen.emulator.engine.types import EngineFull, Sequence, Step
 from loadgen.emulator.model import Busy, Emission, Gauges, Job
 
 __all__ = ["BatchingModel"]

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from analysis.tp.cost import Fabric, Shape, split_refusal
 from loadgen.emulator.cost import Card, StepCost, kv_blocks, weight_bytes
-from loadgen.emulator.engine.core import Engine, Limits
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.model import BatchingModel
 from loadgen.emulator.engine.noise import StepNoise
 from loadgen.emulator.engine.serve import Arrivals, serve
 from loadgen.emulator.engine.trace import Int64s, Trace, interleaved
+from loadgen.emulator.engine.types import Limits
 from loadgen.emulator.profiles import Positive, Profile
 from loadgen.plan.types import RunPlan
 

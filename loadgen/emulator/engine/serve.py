@@ -8,11 +8,12 @@ import numpy as np
 
 from loadgen.emulator.cost import StepCost
 from loadgen.emulator.engine import fast
-from loadgen.emulator.engine.core import Engine, Limits, Sequence
+from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.drive import Drive
 from loadgen.emulator.engine.kv import Chain
 from loadgen.emulator.engine.noise import StepNoise
 from loadgen.emulator.engine.trace import PS_PER_NS, Int64s, PassLog, Trace
+from loadgen.emulator.engine.types import Limits, Sequence
 from traces.trace import BlockHashes
 
 __all__ = ["Arrivals", "serve"]

@@ -1,0 +1,81 @@
+"""What one run of an experiment is: its promise, its plan, and how its load is offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analysis.judge import misses_allowed
+from analysis.search import RunRequest
+from analysis.units import parse_share
+from analysis.verdict import Criteria
+from loadgen import defaults
+from loadgen.plan.types import RunPlan
+from loadgen.scenario import Scenario
+from loadgen.send.api import SendOptions
+from loadgen.workload import Workload
+
+__all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
+
+
+def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
+    """The promise a run is held against."""
+    return Criteria(
+        slo=scenario.objective,
+        attain=parse_share(scenario.attain),
+        max_error_rate=parse_share(scenario.max_error_rate),
+        min_requests=scenario.min_requests,
+        replicates=scenario.runs,
+        timeout_s=workload.timeout_s,
+        output_tokens_max=workload.lengths.output_max,
+        forced=workload.format.stop == "forced",
+        exact_inputs=workload.format.exact,
+        blocks=scenario.cache == "keep",
+    )
+
+
+def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
+    """How the load is offered, without an early end."""
+    return SendOptions(
+        transport=scenario.transport,
+        timeout_s=workload.timeout_s,
+        max_concurrency=scenario.max_concurrency,
+        closed=scenario.closed,
+        dependent=scenario.sessions == "dependent",
+        prewarm=scenario.prewarm,
+        slo=scenario.objective,
+    )
+
+
+def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
+    """The plan of a run; a confirmation's window is twice as long."""
+    factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
+    # sentinels share a seed and must not meet one another's prompts either: their ordinal takes part
+    again = request.attempt if request.kind != "sentinel" else 1000 * request.replicate + request.attempt
+    key = (request.rate, again) if content_unpaired else None
+    cohort = None if workload.cohort is None else workload.cohort * factor
+    window = workload.window(warmup_s, factor)
+    return workload.plan(
+        request.rate,
+        request.seed,
+        window,
+        content_key=key,
+        cohort=cohort,
+        replicate=0 if request.kind == "sentinel" else request.replicate,
+        confirm=request.kind == "confirm",
+    )
+
+
+def run_options(
+    request: RunRequest, plan: RunPlan, scenario: Scenario, workload: Workload, *, early_fail: bool
+) -> SendOptions:
+    """How the load of a run is offered, which with `early_fail` may end once it cannot pass any more."""
+    options = options_of(scenario, workload)
+    if not early_fail or request.kind == "sentinel":
+        return options
+    at_ns = plan.schedule.at_ns
+    cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
+    return replace(
+        options,
+        early_fail_misses=misses_allowed(cohort, parse_share(scenario.attain)),
+        early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
+    )

@@ -193,10 +193,10 @@ def _beside(answer: Row) -> list[str]:
     if (sd := beside["between_run_sd"]) is not None:
         at = _rate(beside["between_run_sd_at"])
         parts.append(f"attainment varies between runs by {sd * 100:.2f} points (sd) at {at}")
-    window = beside["window_to_agree_s"]
-    if window is not None and window <= answer["conditions"]["window_s"]:
+    window, measured = beside["window_to_agree_s"], answer["conditions"]["window_s"]
+    if window is not None and window == measured:
         parts.append("floor and mean agree within the grid width")
-    elif window is not None:
+    elif window is not None and window > measured:
         most = "at most " if beside["mean_crossing_is_bound"] else ""
         parts.append(f"floor and mean would agree within the grid width at windows of {most}{format_duration(window)}")
     found = [f"Beside it, not the verdict: {'; '.join(parts)}."] if parts else []

@@ -94,7 +94,7 @@ def _thin(scenario: Scenario, lowest_rate: float) -> str:
     text = (
         f"at {lowest_rate:g} requests/s a window of {format_duration(scenario.window)} brings about {expected:.0f} "
         f"requests, and fewer than --min-requests {needed} cannot pass: lengthen --window to about "
-        f"{format_duration(1.3 * needed / lowest_rate)}"
+        f"{format_duration(math.ceil((1 + math.sqrt(1 + needed)) ** 2 / lowest_rate))}"  # brings n with n − 2√n = needed
     )
     if expected + 4 * math.sqrt(expected) < needed:
         raise ScenarioError(text)

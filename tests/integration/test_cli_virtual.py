@@ -138,7 +138,9 @@ def test_a_requirement_outside_the_range_is_refused(loadgen: Any) -> None:
 
 def test_a_window_too_short_for_anything_to_pass_is_refused_before_a_request_is_sent(loadgen: Any) -> None:
     done = loadgen("sweep", *SURE, "--rate", "2..14", "--window", "30s", code=2)
-    assert "lengthen --window to about 2m 10s" in done.stderr
+    assert "lengthen --window to about 1m 56s" in done.stderr  # 232 requests, and 200 of them at two deviations less
+    asked = ("--rate", "2..14", "--window", "1m56s", "--dry-run")
+    assert "warning" not in loadgen("sweep", *SURE, *asked).stdout  # the advice is enough
     assert (
         "warning: at 2 requests/s" in loadgen("sweep", *SURE, "--rate", "2..14", "--window", "100s", "--dry-run").stdout
     )

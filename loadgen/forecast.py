@@ -91,10 +91,11 @@ def _thin(scenario: Scenario, lowest_rate: float) -> str:
     if scenario.cohort is not None:
         return ""
     expected, needed = lowest_rate * scenario.window, scenario.min_requests
+    enough_s = math.ceil((1 + math.sqrt(1 + needed)) ** 2 / lowest_rate)  # brings n with n − 2√n = needed
     text = (
         f"at {lowest_rate:g} requests/s a window of {format_duration(scenario.window)} brings about {expected:.0f} "
         f"requests, and fewer than --min-requests {needed} cannot pass: lengthen --window to about "
-        f"{format_duration(math.ceil((1 + math.sqrt(1 + needed)) ** 2 / lowest_rate))}"  # brings n with n − 2√n = needed
+        f"{format_duration(enough_s)}"
     )
     if expected + 4 * math.sqrt(expected) < needed:
         raise ScenarioError(text)

@@ -62,10 +62,14 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._over: tuple[HttpEnd, str] | None = None  # how the answer ended
         self._reusable = False
+        self._abandoned = False
         self.idle_since_ns = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._abandoned:
+            self._transport.abort()
+            return
         self._transport.set_write_buffer_limits(high=0)
         raw = self._transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
@@ -91,6 +95,14 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(self._pool.request(flight.body))
         if not self._write_paused:
             flight.sent_ns = self._now_ns()
+
+    def abandon(self) -> None:
+        """Nobody waits for the connect any more: close, or do so as soon as it is open.
+
+        uvloop goes on with a TLS connect that was cancelled between its TCP connect and its handshake.
+        """
+        self._abandoned = True
+        self.drop()
 
     def drop(self) -> None:
         """Close without a word to anyone."""

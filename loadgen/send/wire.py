@@ -163,17 +163,21 @@ class _Pool:
         return self._head % len(body) + body
 
     async def _connect(self) -> Connection:
-        loop, origin = asyncio.get_running_loop(), self._origin
-        if origin.socket_path:
-            _, connection = await loop.create_unix_connection(lambda: Connection(self), origin.socket_path)
-        else:
-            _, connection = await loop.create_connection(
-                lambda: Connection(self),
-                origin.address,
-                origin.port,
-                ssl=self._context,
-                server_hostname=origin.host if self._context else None,
-            )
+        loop, origin, connection = asyncio.get_running_loop(), self._origin, Connection(self)
+        try:
+            if origin.socket_path:
+                await loop.create_unix_connection(lambda: connection, origin.socket_path)
+            else:
+                await loop.create_connection(
+                    lambda: connection,
+                    origin.address,
+                    origin.port,
+                    ssl=self._context,
+                    server_hostname=origin.host if self._context else None,
+                )
+        except BaseException:  # cancelled, too
+            connection.abandon()
+            raise
         return connection
 
     async def _connect_and_send(self, flight: Flight, landing: Landing) -> None:

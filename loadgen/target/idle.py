@@ -95,7 +95,7 @@ class IdleWatch:
                 self.announced_s = float(match[1])
             await self._until_closed(reader, still_open=bool(head))
         finally:
-            writer.close()
+            writer.transport.abort()  # a TLS goodbye would wait for the server's, and outlive the event loop
 
     async def _until_closed(self, reader: asyncio.StreamReader, *, still_open: bool) -> None:
         self._idle_from_s = time.monotonic()

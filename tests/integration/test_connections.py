@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,12 @@ from loadgen.scenario import Scenario
 from loadgen.scenario_file import load_scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
+from loadgen.send.connection import Connection
 from loadgen.send.session import run_loop, send_run
+from loadgen.send.wire import WireTransport
 from loadgen.target.headers import load_headers, stored_header
-from loadgen.target.http import base_url
+from loadgen.target.http import Http, Tls, base_url
+from loadgen.target.idle import IdleWatch
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.relay import HIDDEN, Doors, doors
 from tests.fakes.server import FakeServer, Script, answering, serving, stream
@@ -104,6 +110,74 @@ def test_prewarmed_connections_are_there_before_the_first_request() -> None:
     assert fake.connections == 6
     output, _ = run_loop(main(prewarm=2))
     assert (output.requests["connect_ns"] > 0).sum() == 4
+
+
+def test_a_connect_that_nobody_waits_for_any_more_is_closed_when_it_comes() -> None:
+    async def main() -> set[Connection]:
+        closed = asyncio.get_running_loop().create_future()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                await reader.read()
+            closed.set_result(None)
+            writer.close()
+
+        listener = await asyncio.start_server(handle, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        clock = LoopClock()
+        endpoint = Endpoint(urls=(f"http://127.0.0.1:{port}",), path="/", model="m")
+        transport = WireTransport(endpoint, clock, keepalive_s=4)
+        await transport.open()
+        connection = Connection(transport._pools[0])
+        connection.abandon()
+        await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
+        async with asyncio.timeout(5):
+            await closed  # the server has seen its end
+        listener.close()
+        clock.close()
+        return transport.connections
+
+    assert run_loop(main()) == set()
+
+
+def test_a_watch_over_tls_that_is_cut_short_leaves_nothing_open(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    class Quiet(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            over.wait(10)  # no goodbye to a goodbye
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        server.daemon_threads = True
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+        async def main() -> None:
+            http = Http(base=f"https://127.0.0.1:{server.server_port}", tls=Tls(ca_file=str(tmp_path / "ca.pem")))
+            watch = IdleWatch(http)
+            watching = asyncio.create_task(watch.run())
+            while watch.answer_s is None:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+        try:
+            run_loop(main())  # a loop with something open refuses to close
+        finally:
+            over.set()
+            server.shutdown()
 
 
 def test_connections_that_cannot_be_prewarmed_end_the_run_before_it_begins() -> None:

@@ -12,7 +12,8 @@ from analysis.units import format_duration, parse_duration_s
 __all__ = ["Slo", "parse_slo"]
 
 SloClock = Literal["scheduled", "sent"]
-_TERM = re.compile(r"\s*(?P<metric>[a-z_0-9]+)\s*(?:<=|≤|<)\s*(?P<bound>\S.*?)\s*")
+_TERM = re.compile(r"\s*(?P<metric>[A-Za-z_0-9]+)\s*(?:<=|≤|<|:)\s*(?P<bound>\S.*?)\s*")
+_PERCENTILE = re.compile(r"(?:p(?P<before>\d\d?(?:\.\d+)?)_?)?(?P<metric>[a-z0-9]+?)(?:_?p(?P<after>\d\d?(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +41,21 @@ class Slo:
 
 
 def parse_slo(terms: Sequence[str], *, clock: SloClock = "scheduled") -> Slo:
-    """An `Slo` from terms such as `ttft<=800ms`. Raises `ValueError` naming the term."""
-    known = {f.name.removesuffix("_s") for f in fields(Slo) if f.name.endswith("_s")}
+    """An `Slo` from terms such as `ttft<=800ms` or `ttft:800ms`, several of them in one text with commas between.
+
+    Raises `ValueError` naming the term.
+    """
     bounds: dict[str, float] = {}
-    for term in terms:
+    for term in (part for text in terms for part in text.split(",")):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise ValueError(f"SLO {term!r} is not of the form metric<=duration, such as ttft<=800ms")
+            raise ValueError(
+                f"SLO {term!r} is not of the form metric<=duration; write 'ttft<=800ms' in quotes, for the shell takes < "
+                "for itself, or ttft:800ms"
+            )
         metric = match["metric"]
-        if metric not in known:
-            raise ValueError(f"SLO {term!r}: unknown metric {metric!r}; known are {', '.join(sorted(known))}")
+        if metric not in _METRICS:
+            raise ValueError(f"SLO {term!r}: {_unknown(metric, match['bound'])}")
         if metric in bounds:
             raise ValueError(f"SLO {term!r}: {metric} is bounded twice")
         try:
@@ -59,3 +65,18 @@ def parse_slo(terms: Sequence[str], *, clock: SloClock = "scheduled") -> Slo:
         if bounds[metric] <= 0:
             raise ValueError(f"SLO {term!r}: the bound must be above 0")
     return Slo(**{f"{metric}_s": bound for metric, bound in bounds.items()}, clock=clock)  # type: ignore[arg-type]
+
+
+def _unknown(metric: str, bound: str) -> str:
+    """What to write in place of a metric that there is none of."""
+    lower = metric.lower()
+    if lower in _METRICS:
+        return f"metrics are written in lower case: {lower}<={bound}"
+    found = _PERCENTILE.fullmatch(lower)
+    if found is not None and found["metric"] in _METRICS:
+        share = found["before"] or found["after"]
+        return f"a percentile is not part of a bound: write {found['metric']}<={bound} and --attain {share}%"
+    return f"unknown metric {metric!r}; known are {', '.join(sorted(_METRICS))}"
+
+
+_METRICS = frozenset(f.name.removesuffix("_s") for f in fields(Slo) if f.name.endswith("_s"))

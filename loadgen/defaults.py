@@ -15,6 +15,7 @@ __all__ = [
     "MIN_TIMEOUT_S",
     "OUTPUT",
     "PLACEHOLDER_SLO",
+    "PROFILE",
     "READY_TIMEOUT_S",
     "RUNS",
     "SEED",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 TARGET: Final = "http://127.0.0.1:8000"
+PROFILE: Final = "llama8b-80gb"  # of an emulated target that names none
 WINDOW_S: Final = 120.0
 WARMUP_S: Final = 20.0
 ATTAIN: Final = "95%"

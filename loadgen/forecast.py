@@ -34,7 +34,9 @@ class Forecast:
         """For people."""
         low, high = self.rates[0], self.rates[-1]
         what = (
-            f"measures {len(self.rates)} rates, {low:.4g}..{high:.4g} requests/s"
+            f"measures one rate, {low:.4g}/s"
+            if len(self.rates) == 1
+            else f"measures {len(self.rates)} rates, {low:.4g}..{high:.4g} requests/s"
             if self.tabulate
             else f"searches {low:.4g}..{high:.4g} requests/s on a grid of {len(self.rates)} rates"
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import anyio
 import anyio.to_thread
 
+from loadgen import defaults
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import TargetUnfit, UsageError
@@ -67,7 +68,7 @@ async def open_offering(scenario: Scenario, note: Callable[[str], None]) -> Asyn
     if scenario.target[0].partition(":")[0] == "virtual":
         if len(scenario.target) > 1:
             raise UsageError("--target virtual stands alone; several targets are several URLs")
-        yield VirtualOffering(profile_name=scenario.target[0].partition(":")[2] or "fcfs")
+        yield VirtualOffering(profile_name=scenario.target[0].partition(":")[2] or defaults.PROFILE)
         return
     async with opened_target(scenario, note) as target:
         watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from analysis.text import printable
+from analysis.text import Passing, printable
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 from loadgen.send.api import LiveCounts
@@ -40,7 +41,7 @@ class Progress(Protocol):
     """Receives what happens, in order; a context manager that gives the terminal back."""
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Something worth a line; a `Passing` one only until the next."""
         ...
 
     def start(self, label: RunLabel) -> None:
@@ -73,13 +74,18 @@ class LinesProgress:
     """One plain line per event, and one every ten seconds of a run."""
 
     def __init__(self, write: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 - this is the output
+        self._write = write or (lambda line: _unless_closed(lambda: print(line, file=sys.stderr, flush=True)))  # noqa: T201 - this is the output
         self._clock = clock
         self._label = RunLabel(title="", horizon_ns=0)
         self._said = 0.0
+        self._passing = False
 
     def note(self, text: str) -> None:
         """See `Progress`."""
+        first, self._passing = not self._passing, isinstance(text, Passing)
+        if self._passing and not first and self._clock() - self._said < _LINES_EVERY_S:
+            return
+        self._said = self._clock()
         self._write(printable(text))
 
     def start(self, label: RunLabel) -> None:
@@ -115,7 +121,13 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """See `Progress`."""
-        self._console.print(Text(printable(text), style="dim"))
+        line = Text(printable(text), style="dim")
+        if isinstance(text, Passing):
+            line.no_wrap, line.overflow = True, "ellipsis"
+            _unless_closed(lambda: self._live.update(line, refresh=True))
+            return
+        self._live.update(Text(""), refresh=False)
+        _unless_closed(lambda: self._console.print(line))
 
     def start(self, label: RunLabel) -> None:
         """See `Progress`."""
@@ -126,20 +138,26 @@ class LiveProgress:
         if self._clock() - self._drawn >= 1 / _REFRESH_PER_S:
             self._drawn = self._clock()
             line = Text(printable(_live_line(self._label, counts)), no_wrap=True, overflow="ellipsis")
-            self._live.update(line, refresh=True)
+            _unless_closed(lambda: self._live.update(line, refresh=True))
 
     def verdict(self, label: RunLabel, verdict: RunVerdict) -> None:
         """See `Progress`."""
         style = {"PASS": "green", "FAIL": "red", "INVALID": "yellow"}[verdict.status]
         self._live.update(Text(""), refresh=False)
-        self._console.print(Text(printable(_verdict_line(label, verdict)), style=style))
+        _unless_closed(lambda: self._console.print(Text(printable(_verdict_line(label, verdict)), style=style)))
 
     def __enter__(self) -> Self:
         self._live.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._live.__exit__(kind, error, at)
+        _unless_closed(lambda: self._live.__exit__(kind, error, at))
+
+
+def _unless_closed(write: Callable[[], object]) -> None:
+    """Write what may be lost: where nobody reads it any more, the measurement goes on without."""
+    with suppress(OSError, SystemExit):  # rich exits where a pipe is closed
+        write()
 
 
 def _live_line(label: RunLabel, counts: LiveCounts) -> str:

@@ -72,7 +72,7 @@ def stage(setup: Setup) -> Stage:
         raise ScenarioError(
             "--rehearse draws new arrivals for every repeat, and a recorded trace has but its own: fit a process to it"
         )
-    offering = VirtualOffering(profile_name=name or "fcfs")
+    offering = VirtualOffering(profile_name=name or defaults.PROFILE)
     warmup_s = asyncio.run(
         warm_target(
             setup.scenario,
@@ -173,7 +173,7 @@ def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | No
     jobs = [(place, seed) for place, count in enumerate(counts) for seed in seeds[:count]]
     # the longest first, so that no core is left alone with one of them at the end
     jobs.sort(key=lambda job: -_weight(stages[job[0]]))
-    cores = processes or min(len(os.sched_getaffinity(0)), -(-len(jobs) // _WORTH_A_PROCESS))
+    cores = processes or min(_cores(), -(-len(jobs) // _WORTH_A_PROCESS))
     progress.note(
         f"rehearsing {on.profile.description}: {repeats} times as asked"
         + (f", {each} times each with {len(stages) - 1} other windows and replicates" if len(stages) > 1 else "")
@@ -224,6 +224,10 @@ def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]
         **summarise(done[0], grid, require=scenario.require),
         "plans": [plan_row(cell, grid) for cell in cells] if len(cells) > 1 else [],
     }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _weight(on: Stage) -> float:

@@ -23,6 +23,7 @@ from analysis.slo import Slo, parse_slo
 from analysis.units import parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
+from loadgen.mistakes import meant
 from loadgen.redact import REDACTED
 from loadgen.settings import (
     Command,
@@ -351,6 +352,10 @@ def validated(values: dict[str, Any], where: str, *, option: bool) -> Scenario:
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key, Scenario.model_fields, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(Scenario.model_fields)}"
+            if isinstance(first["input"], Mapping):
+                hint = f"; there are no tables: the keys of [{key}] stand at the top of the file"
+            elif known := meant(key):
+                hint = f"; {known}"
             raise ScenarioError(f"{where or 'options'}: unknown key {key!r}{hint}") from None
         text = first["msg"].removeprefix("Value error, ")
         if key:

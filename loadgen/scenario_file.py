@@ -13,6 +13,7 @@ from loadgen.scenario import OF_FILE, Scenario, validated
 __all__ = ["SHIPPED", "load_scenario"]
 
 _PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
+_NOT_TOML = (".yaml", ".yml", ".json")
 # an option on the command line displaces these keys of the file, which it would otherwise contradict
 _RIVALS = {
     "seeds": ("seed",),
@@ -46,6 +47,10 @@ def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
         known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
         raise ScenarioError(f"--scenario {source}: no such file; ready scenarios are {known}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        if path.suffix.lower() in _NOT_TOML and not isinstance(error, OSError):
+            raise ScenarioError(
+                f"--scenario {path}: scenarios are TOML (key = value; keys are the long options with underscores)"
+            ) from None
         raise ScenarioError(f"--scenario {path}: {error}") from None
     for key in _PATHS:  # a scenario's files lie beside it
         if isinstance(values.get(key), str):

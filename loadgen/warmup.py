@@ -60,7 +60,8 @@ async def warm_target(
     if not good.any():
         first = due[~good].iloc[0]
         status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
-        said = f": {first['error']}" if first["error"] else ""
+        words = str(first["error"]).removeprefix(f"{status}: ")
+        said = f": {words}" if words and words != status else ""
         raise TargetUnfit(f"{offering.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
     e2e_s = derive(due)["e2e_s"].to_numpy(dtype=float)[good]
     return max(scenario.warmup, 3 * nearest_rank(np.sort(e2e_s), 0.95))

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
 import sys
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
+from analysis.text import printable
 from loadgen.errors import LoadgenError, UsageError
+from loadgen.interrupts import EXIT_CODE, advice, interruptible
+from loadgen.mistakes import remedy
 from traces.errors import TraceError
 
 __all__ = ["app", "main"]
+
+_COMMANDS: Final = ("sweep", "run", "check", "replay", "trace", "show", "emulate")
+_INTERRUPTED: Final = 130  # what typer makes of Ctrl-C
+_PIPE_CLOSED: Final = 141  # as a shell says of a program that ended by SIGPIPE
+_BUG: Final = 70
+_CLICK = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 app = typer.Typer(
     name="loadgen",
     help="Open-loop load generator and SLO capacity finder for OpenAI-compatible LLM servers.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -44,33 +54,92 @@ def _root(
 
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and its exit code."""
-    for command in ("sweep", "run", "check", "replay", "trace", "show", "emulate"):
+    _open_streams()
+    with interruptible():
+        code = _explained()
+        sys.exit(_flushed(code))
+
+
+def _explained() -> int:
+    """The exit code, after a line for whoever has to know."""
+    try:
+        return _run()
+    except LoadgenError as error:
+        kept = advice() if error.exit_code == EXIT_CODE else ""
+        return _complain("; ".join(text for text in (str(error), kept) if text), error.exit_code)
+    except TraceError as error:
+        return _complain(str(error), UsageError.exit_code)
+    except KeyboardInterrupt:
+        return _complain("; ".join(text for text in ("stopped by the user", advice()) if text), EXIT_CODE)
+    except BrokenPipeError:
+        return _PIPE_CLOSED
+    except OSError as error:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            return _bug(error)
+        return _complain(f"{error.filename or 'the output cannot be written'}: {error.strerror}", UsageError.exit_code)
+    except Exception as error:
+        if isinstance(error, _CLICK):
+            return _usage(error)
+        return _bug(error)
+
+
+def _run() -> int:
+    for command in _COMMANDS:
         importlib.import_module(f"loadgen.cli.{command}")  # importing a command registers it
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # an encoding without some sign must not end the program
+    try:
+        code = app(prog_name="loadgen", standalone_mode=False)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich both make an exit code 1 of it
+            raise BrokenPipeError from None
+        raise
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    return code or 0
+
+
+def _usage(error: Exception) -> int:
+    """What is wrong with the command line, in one line; a command without what it needs shows its help."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return UsageError.exit_code  # the help was printed
+    text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
+    where = context.command_path if context is not None else "loadgen"
+    return _complain("; ".join((remedy(text) or text.rstrip("."), f"{where} --help lists what there is")), 2)
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("LOADGEN_DEBUG"):
+        raise error
+    hint = "LOADGEN_DEBUG=1 shows where; please report it"
+    return _complain(f"a bug in loadgen: {type(error).__name__}: {error} ({hint})", _BUG)
+
+
+def _open_streams() -> None:
+    """Standard output and error that can be written to, whatever their encoding, and if they were closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for the process's life
+        elif isinstance(stream, io.TextIOWrapper):  # an encoding without some sign must not end the program
             stream.reconfigure(errors="replace")
 
+
+def _flushed(code: int) -> int:
+    """The exit code once all output is out: whoever reads it may have left, or the disk may be full."""
     try:
-        app()
-    except LoadgenError as error:
-        _complain(str(error))
-        sys.exit(error.exit_code)
-    except TraceError as error:
-        _complain(str(error))
-        sys.exit(UsageError.exit_code)
-    except KeyboardInterrupt:
-        _complain("stopped")
-        sys.exit(5)
-    except BrokenPipeError:
-        # the reader of our output left; nothing more can be said on it, not even by the interpreter's last flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except Exception as error:
-        if os.environ.get("LOADGEN_DEBUG"):
-            raise
-        _complain(f"a bug in loadgen: {type(error).__name__}: {error} (LOADGEN_DEBUG=1 shows where; please report it)")
-        sys.exit(70)
+        sys.stdout.flush()
+    except OSError as error:
+        # nothing more can be said on it, not even by the interpreter's last flush
+        with suppress(OSError, io.UnsupportedOperation):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return code or _PIPE_CLOSED
+        return code or _complain(f"the output cannot be written: {error.strerror}", UsageError.exit_code)
+    return code
 
 
-def _complain(text: str) -> None:
-    Console(stderr=True, highlight=False).print(f"loadgen: {text}", markup=False, soft_wrap=True)
+def _complain(text: str, code: int) -> int:
+    with suppress(OSError):
+        sys.stderr.write(f"loadgen: {printable(text)}\n")
+        sys.stderr.flush()
+    return code

@@ -13,7 +13,7 @@ from analysis.report.tables import Table
 from loadgen.cli import app
 from loadgen.cli.options import CHECK, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
-from loadgen.cli.work import work
+from loadgen.cli.work import check_system, work
 from loadgen.errors import Aborted
 from loadgen.offering import opened_target
 from loadgen.progress import Progress, open_progress
@@ -45,6 +45,7 @@ def check_command(
 ) -> None:
     """Find out what a server can do, with at most ten small requests (some 8 seconds)."""
     chosen = load_scenario(scenario, overrides)
+    check_system(chosen)
     may_chat = "endpoint" not in chosen.model_fields_set
     with open_progress(quiet=quiet) as progress:
         label, found = work(lambda stop: _check(chosen, progress, stop, may_chat=may_chat, allow_reset=allow_reset))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from loadgen import defaults
 from loadgen.cli import app
 from loadgen.emulator.serve import serve
 from loadgen.errors import UsageError
@@ -21,7 +22,7 @@ Fit: loadgen emulate llama8b-80gb --fit results/mine --out mine.toml
 
 @app.command("emulate", epilog=EXAMPLE)
 def emulate_command(
-    profile: Annotated[str, typer.Argument(help="Name of a ready profile, or a TOML file.")] = "fcfs",
+    profile: Annotated[str, typer.Argument(help="Name of a ready profile, or a TOML file.")] = defaults.PROFILE,
     host: Annotated[str, typer.Option(help="Address to bind; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
     settings: Annotated[

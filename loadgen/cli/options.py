@@ -129,7 +129,11 @@ _OPTIONS: dict[str, Any] = {
     "temperature": _float(_REQUESTS, "Sampling temperature (default 0)."),
     "token_ids": _text(_REQUESTS, "Range the prompt's token ids come from (default 1000..4000).", "A..B"),
     "extra": _texts(_REQUESTS, "Further member of each request's JSON, e.g. priority=1; repeatable.", "KEY=JSON"),
-    "slo": _texts(_PROMISE, "Bound on ttft, tpot, e2e or client_queue; repeat it for a joint SLO.", "'ttft<=800ms'"),
+    "slo": _texts(
+        _PROMISE,
+        "Bound on ttft, tpot, e2e or client_queue; repeat it for a joint SLO. < needs quotes: 'ttft<=800ms'.",
+        "ttft:800ms",
+    ),
     "slo_clock": _text(_PROMISE, "scheduled (default: what the user waits) or sent.", "CLOCK"),
     "attain": _text(_PROMISE, "Share of requests that must meet the SLO (default 95%).", _SHARE),
     "max_error_rate": _text(_PROMISE, "Largest share of errors (default 1%).", _SHARE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +29,7 @@ from analysis.verdict import RunVerdict
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
 
+_DOUBTFUL = re.compile(r"[^ -~\n]")
 _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 
@@ -54,9 +57,13 @@ def print_tables(*tables: Table) -> None:
     """Tables on stdout, folded to the terminal's width."""
     console = _console()
     for table in tables:
-        laid_out = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        laid_out = RichTable(
+            title=Text(printable(table.title)), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+        )
         for column in table.columns:
-            laid_out.add_column(Text(column), justify="left" if column in table.left else "right", overflow="fold")
+            laid_out.add_column(
+                Text(printable(column)), justify="left" if column in table.left else "right", overflow="fold"
+            )
         for row in table.rows:
             laid_out.add_row(*(Text(printable(cell)) for cell in row))
         console.print(laid_out)
@@ -70,8 +77,10 @@ def print_lines(*lines: str) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    """One JSON document on stdout, in which nothing can move a terminal: JSON escapes what is not printable."""
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    text = _DOUBTFUL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+    sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()
 
 

@@ -12,8 +12,9 @@ from loadgen.cli.options import REPLAY, takes
 from loadgen.cli.output import print_json, print_lines, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
-from loadgen.cli.work import work
+from loadgen.cli.work import check_system, work
 from loadgen.experiment import single_run
+from loadgen.interrupts import advise
 from loadgen.progress import open_progress
 from loadgen.record.store import read_json, read_ledger
 from loadgen.replay import prepare_replay, replayed, replayed_lines
@@ -21,7 +22,7 @@ from loadgen.results import notes
 from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
-Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo 'ttft<=800ms'
+Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo ttft:800ms
 
 Sessions that wait for their answers: loadgen replay turns.csv --target http://127.0.0.1:8000 --sessions dependent
 """
@@ -48,7 +49,9 @@ def replay_command(
     """Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the run."""
     given = {"arrivals": f"trace:{trace}", **({} if window is None else {"trace_window": window})}
     setup = prepare_replay(load_scenario(scenario, overrides | given))
+    check_system(setup.scenario)
     directory = out or Path("results") / default_name("replay", setup.scenario.name)
+    advise(lambda: f"what was measured is kept in {directory}" if directory.exists() else "nothing was measured")
     with open_progress(quiet=quiet) as progress:
         progress.note(f"results: {directory}")
         verdict = work(lambda stop: single_run(setup, directory, kind="replay", progress=progress, stop=stop))

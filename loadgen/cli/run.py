@@ -12,9 +12,10 @@ from loadgen.cli import app
 from loadgen.cli.options import EXPERIMENT, takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
-from loadgen.cli.work import work
+from loadgen.cli.work import check_system, work
 from loadgen.errors import ScenarioError
 from loadgen.experiment import prepare, single_run
+from loadgen.interrupts import advise
 from loadgen.progress import open_progress
 from loadgen.record.store import read_json, read_ledger
 from loadgen.results import notes
@@ -22,7 +23,7 @@ from loadgen.scenario import Scenario
 from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
-Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo 'ttft<=800ms'
+Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo ttft:800ms
 
 Baseline: loadgen run --closed 16 --window 2m
 """
@@ -46,7 +47,9 @@ def run_command(
     if ".." in chosen.rate or "," in chosen.rate:
         raise ScenarioError(f"--rate {chosen.rate}: run offers one rate, such as --rate 6; sweep takes more")
     setup = prepare(chosen)
+    check_system(chosen)
     directory = out or Path("results") / default_name("run", chosen.name)
+    advise(lambda: f"what was measured is kept in {directory}" if directory.exists() else "nothing was measured")
     with open_progress(quiet=quiet) as progress:
         progress.note(f"results: {directory}")
         verdict = work(lambda stop: single_run(setup, directory, kind="run", progress=progress, stop=stop))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,21 +14,30 @@ from analysis.search import exit_code
 from loadgen.cli import app
 from loadgen.cli.options import SEARCH, takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
-from loadgen.cli.work import work
-from loadgen.errors import ScenarioError
+from loadgen.cli.work import check_system, work
+from loadgen.errors import ScenarioError, UsageError
 from loadgen.experiment import Setup, prepare, resumed_scenario, sweep
 from loadgen.forecast import forecast
+from loadgen.interrupts import advise
 from loadgen.progress import open_progress
 from loadgen.rehearse import rehearse, stage
 from loadgen.scenario_file import load_scenario
 
 EXAMPLE = """
-Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo 'ttft<=800ms' --slo 'tpot<=50ms'
+Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms
 
 Without a server: loadgen sweep --scenario demo
 
-Rehearsed: loadgen sweep --target virtual:llama8b-80gb --rate 2..18 --slo 'ttft<=800ms' --rehearse 200
+Rehearsed: loadgen sweep --target virtual:llama8b-80gb --rate 2..18 --slo ttft:800ms --rehearse 200
 """
+
+
+_BARE = (
+    "Nothing was sent: name at least the server or the rates. Type, for example:",
+    "  loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms",
+    "Without a server: loadgen sweep --scenario demo",
+    "To start the plan above as it stands: loadgen sweep --rate 2..18",
+)
 
 
 @app.command("sweep", epilog=EXAMPLE)
@@ -67,7 +77,12 @@ def sweep_command(
     if dry_run:
         print_json(plan.to_dict()) if as_json else print_lines(*plan.lines())
         return
+    if not overrides and scenario is None and resume is None:
+        print_lines(*plan.lines(), *_BARE)
+        raise typer.Exit(UsageError.exit_code)
+    check_system(chosen)
     directory = resume or out or Path("results") / default_name("sweep", chosen.name)
+    advise(lambda: going_on(directory))
     with open_progress(quiet=quiet) as progress:
         for line in plan.lines():
             progress.note(line)
@@ -76,6 +91,9 @@ def sweep_command(
             lambda stop: sweep(setup, directory, resume=resume is not None, progress=progress, stop=stop)
         )
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)
+    if not as_json and outcome.name in ("ABORTED", "BUDGET_EXHAUSTED"):
+        more = "" if outcome.name == "ABORTED" else " with more of it"
+        print_lines(f"{going_on(directory).capitalize()}{more}")
     raise typer.Exit(exit_code(outcome, chosen.require))
 
 
@@ -88,6 +106,13 @@ def _rehearse(setup: Setup, repeats: int, *, as_json: bool, quiet: bool) -> None
     else:
         print_tables(*rehearsal_tables(report))
         print_lines(*rehearsal_sentences(report))
+
+
+def going_on(directory: Path) -> str:
+    """How to go on with a sweep that was stopped."""
+    if not (directory / "experiment.json").exists():
+        return "nothing was measured"
+    return f"go on with: loadgen sweep --resume {shlex.quote(str(directory))}"
 
 
 def default_name(kind: str, name: str | None) -> str:

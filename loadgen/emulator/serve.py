@@ -20,6 +20,7 @@ from typing import TextIO
 
 import uvicorn
 
+from loadgen import defaults
 from loadgen.emulator.app import EmulatorApp
 from loadgen.emulator.profiles import load_profile
 from loadgen.errors import LoadgenError, UsageError
@@ -78,7 +79,7 @@ def serve(profile: str, *, host: str = "127.0.0.1", port: int = 0, truth_log: Pa
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m loadgen.emulator`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadgen.emulator", description="A simulated vLLM server.")
-    parser.add_argument("--profile", default="fcfs", help="name of a shipped profile or path of a .toml file")
+    parser.add_argument("--profile", default=defaults.PROFILE, help="name of a shipped profile or path of a .toml file")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind; loopback unless told otherwise")
     parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one")
     parser.add_argument("--truth-log", type=Path, help="write when each request arrived and was answered, JSON lines")

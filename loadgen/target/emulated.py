@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -20,6 +19,8 @@ from typing import IO, Final
 import anyio
 import anyio.abc
 
+from loadgen import defaults
+from loadgen.child import environment, module_command
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.serve import READY
 from loadgen.errors import TargetUnreachable
@@ -44,20 +45,22 @@ class Emulated:
 
 @asynccontextmanager
 async def launch(
-    profile: str = "fcfs", *, truth_log: Path | None = None, settings: Sequence[str] = ()
+    profile: str = defaults.PROFILE, *, truth_log: Path | None = None, settings: Sequence[str] = ()
 ) -> AsyncIterator[Emulated]:
     """Run the emulator while the context is open; `settings` replace keys of the profile, see `load_profile`.
 
     Raises `UsageError` for a profile that cannot be used and `TargetUnreachable` if the process does not get ready.
     """
     description = load_profile(profile, settings).description
-    command = [sys.executable, "-m", "loadgen.emulator", "--profile", profile, "--watch-stdin"]
+    command = [*module_command("loadgen.emulator"), "--profile", profile, "--watch-stdin"]
     if truth_log is not None:
         command += ["--truth-log", str(truth_log)]
     for setting in settings:
         command += ["--set", setting]
     with tempfile.TemporaryFile() as stderr:
-        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+        process = await anyio.open_process(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+        )
         try:
             url = await _ready(process, stderr)
             with _cores_apart(process.pid):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import ssl
 import time
@@ -26,7 +27,10 @@ from loadgen.send.address import UNIX, socket_path
 
 __all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
 
+_HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
+_HANDSHAKE_S: Final = 2.0
+_FRAME: Final = re.compile(r"\\x00\\x00.\S*\\x0[47]")  # HTTP/2 begins with SETTINGS, or ends with GOAWAY
 _OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
@@ -145,6 +149,20 @@ class Http:
     async def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Answer:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
+
+    async def speaks_tls(self) -> bool:
+        """Whether the other end of a plain http URL would take a TLS handshake."""
+        parts = urlsplit(self.base)
+        if parts.scheme != "http" or parts.hostname is None:
+            return False
+        context = Tls(insecure=True).context()
+        try:
+            with anyio.fail_after(_HANDSHAKE_S):
+                stream = await anyio.connect_tcp(parts.hostname, parts.port or 80, ssl_context=context)
+                await anyio.aclose_forcefully(stream)
+        except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream):
+            return False
+        return True
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
@@ -287,6 +305,10 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
         fault = first(OSError)
         reason = (getattr(fault, "strerror", None) or str(error)) if fault else str(error)
         return Unreachable(f"{base}: cannot connect: {shown(reason)}", "refused")
+    if isinstance(error, httpx.RemoteProtocolError) and "without sending complete" in str(error):
+        return Unreachable(f"{base}: the server closed the connection in the middle of its answer", "lost")
+    if isinstance(error, httpx.RemoteProtocolError) and _FRAME.search(str(error)):
+        return Unreachable(f"{base}: {_HTTP_2}", "protocol")
     if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in str(error):
         return Unreachable(f"{base}: what answers there does not speak HTTP ({shown(str(error), 80)})", "protocol")
     return Unreachable(f"{base}: the connection was lost ({type(error).__name__})", "lost")
@@ -295,9 +317,12 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
 def _tls_fault(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = shown(error.verify_message)
-        return f"TLS: the server's certificate is not trusted ({reason}); give its CA by file, or --insecure"
+        remedy = "give its CA by --ca-file FILE, or pass --insecure for a test"
+        return f"TLS: the server's certificate is not trusted ({reason}); {remedy}"
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
         return "TLS: the server does not speak it on this port; write http:// instead of https://"
+    if "NO_APPLICATION_PROTOCOL" in str(error):
+        return f"TLS: {_HTTP_2}"
     return f"TLS: the handshake failed ({shown(str(getattr(error, 'reason', None) or error), 80)})"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ import orjson
 import pandas as pd
 
 from analysis.telemetry import Observation, SourceReport, wanted
+from loadgen.child import environment, module_command
 from loadgen.send.address import socket_path
 from loadgen.target.http import Tls
 
@@ -105,10 +105,14 @@ class Observer:
             "client_pid": os.getpid(),
             "smi": here,  # on another machine than the server's it would tell of the wrong GPUs
         }
-        command = [sys.executable, "-m", "loadgen.target.scraper"]
+        command = module_command("loadgen.target.scraper")
         try:
             self._process = await anyio.open_process(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                command,
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
             assert self._process.stdin is not None
             await self._process.stdin.send(orjson.dumps(config) + b"\n")  # by pipe: arguments can be seen by others

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 
+from analysis.text import Passing
 from loadgen.errors import TargetUnfit, TargetUnreachable
 from loadgen.target.http import Answer, Http, Unreachable, shown
 
@@ -43,6 +44,10 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
         try:
             fault = await _not_up(http)
         except Unreachable as error:
+            if error.why in ("lost", "protocol") and await http.speaks_tls():
+                raise Unreachable(
+                    f"{http.base}: this port speaks TLS; write https:// instead of http://", "tls"
+                ) from None
             if error.why not in _WORTH_WAITING:
                 raise
             fault = str(error)
@@ -57,7 +62,7 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
         if waited_s + _POLL_S > timeout_s:
             raise TargetUnreachable(f"{fault} (waited {waited_s:.0f} s)")
         if progress is not None:
-            progress(f"waiting for {http.base} ({waited_s:.0f} s of {timeout_s:.0f} s)")
+            progress(Passing(f"waiting for {http.base} ({waited_s:.0f} s of {timeout_s:.0f} s): {fault}"))
         await anyio.sleep(_POLL_S)
 
 
@@ -93,7 +98,9 @@ def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
 def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
     if answer.status in (401, 403):
         told = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
-        raise TargetUnfit(f"{base} wants an API key, or another one ({told}); give it by environment variable or file")
+        raise TargetUnfit(
+            f"{base} wants an API key, or another one ({told}); give it by --api-key-env NAME or --api-key-file FILE"
+        )
     if answer.is_html:
         raise TargetUnfit(
             f"{base}: /v1/models answers a web page ({answer.status}), not JSON: no OpenAI-compatible server"
@@ -104,6 +111,8 @@ def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
         raise TargetUnfit(
             f"{base}: there is no /v1/models (404); is the path right, is this an OpenAI-compatible server?"
         )
+    if answer.status == 400 and b"HTTPS port" in answer.body:  # as nginx says
+        raise TargetUnfit(f"{base}: this port speaks TLS; write https:// instead of http://")
     if answer.status != 200:
         raise TargetUnfit(f"{base}: /v1/models answers {answer.status}: {answer.excerpt}")
     parsed = answer.json()

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 
+from loadgen import defaults
 from loadgen.errors import TargetUnfit, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
@@ -262,7 +263,7 @@ async def open_target(
             kind, _, profile = specs[0].partition(":")
             if kind == "virtual":
                 raise UsageError(f"target {specs[0]} has no server to talk to: virtual time is not available here")
-            emulated = await stack.enter_async_context(launch(profile or "fcfs"))
+            emulated = await stack.enter_async_context(launch(profile or defaults.PROFILE))
             label, urls = f"emulator:{emulated.profile}", (emulated.url,)
         urls = tuple(base_url(url) for url in urls)
         if not urls or len(set(urls)) < len(urls):

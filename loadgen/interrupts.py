@@ -1,0 +1,87 @@
+"""Ctrl-C: an orderly end where there is time for one, and in any case an end within a second.
+
+The first Ctrl-C asks for an orderly end, and a thread ends the process when that takes too long. The second one ends it
+at once. All that is on the disk was written so that a kill loses no sealed run (see loadgen.record.store), and child
+processes end with the pipes they were given.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+__all__ = ["EXIT_CODE", "GRACE_S", "advice", "advise", "asking", "interruptible"]
+
+EXIT_CODE: Final = 5
+GRACE_S: Final = 0.8
+_SHOW_CURSOR: Final = "\x1b[?25h"  # which a live line hides
+
+
+def _nothing() -> str:
+    return ""
+
+
+_advice: Callable[[], str] = _nothing
+
+
+def advise(say: Callable[[], str]) -> None:
+    """Set what a user is told who stops the command: what was kept, and how to go on."""
+    global _advice
+    _advice = say
+
+
+def advice() -> str:
+    """What was set by `advise`; empty if nothing was."""
+    return _advice()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C into `KeyboardInterrupt`, and see to it that the process ends."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with asking(interrupt, signal.SIGINT):
+        yield
+
+
+@contextmanager
+def asking(ask: Callable[[], object], *signals: signal.Signals) -> Iterator[None]:
+    """Call `ask` at the first of these signals while the context is open, and end the process if it does not end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            _end()
+        asked = True
+        timer = threading.Timer(GRACE_S, _end)
+        timer.daemon = True
+        timer.start()
+        ask()
+
+    before = {number: signal.signal(number, handle) for number in signals}
+    try:
+        yield
+    finally:
+        if not asked:  # what has been asked for holds until the process ends
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _end() -> None:
+    told = "; ".join(text for text in ("stopped by the user", advice()) if text)
+    cursor = _SHOW_CURSOR if sys.stderr is not None and sys.stderr.isatty() else ""
+    with suppress(OSError):
+        os.write(2, f"{cursor}loadgen: {told}\n".encode(errors="replace"))
+    os._exit(EXIT_CODE)

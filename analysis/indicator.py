@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.records import Bools, Floats, buffered, numbers, outcome_is
 from analysis.slo import Slo
 
-__all__ = ["attains", "joint", "miss_reasons", "misses_allowed", "tpot_undefined"]
+__all__ = ["attains", "joint", "miss_reasons", "misses_allowed", "misses_by_bound", "tpot_undefined"]
 
 
 def joint(requests: pd.DataFrame, slo: Slo) -> Bools:
@@ -39,6 +39,22 @@ def miss_reasons(requests: pd.DataFrame, slo: Slo) -> npt.NDArray[np.object_]:
     for name, broken in _broken(requests, slo).items():
         reasons[broken & (reasons == "")] = name
     return reasons
+
+
+def misses_by_bound(requests: pd.DataFrame, slo: Slo) -> dict[str, int]:
+    """How many requests break each bound, most first; one may break several.
+
+    A request cancelled after its bound was broken counts for that bound, another failed one as `failed` alone.
+    """
+    ok = outcome_is(requests, "ok")
+    certain = requests["certain_miss"].to_numpy(dtype=object)
+    counts = {"failed": int(np.count_nonzero(~ok & (certain == "")))}
+    for name, broken in _broken(requests, slo).items():
+        bound = "tpot" if name == "buffered_stream" else name
+        hit = (ok & broken) | (~ok & (certain == bound))
+        # a buffered stream has no TPOT, so both terms name it
+        counts[bound] = max(counts.get(bound, 0), int(np.count_nonzero(hit)))
+    return dict(sorted(((name, n) for name, n in counts.items() if n), key=lambda item: -item[1]))
 
 
 def tpot_undefined(requests: pd.DataFrame) -> int:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.cohort import cohort_of, describe, realised_rate, sent_rate
 from analysis.crosscheck import server_findings
-from analysis.indicator import attains, joint, misses_allowed, tpot_undefined
+from analysis.indicator import attains, joint, misses_allowed, misses_by_bound, tpot_undefined
 from analysis.records import NS_PER_S, Bools, derive, numbers, outcome_is
 from analysis.schema import ERRORS
 from analysis.stationarity import (
@@ -29,6 +29,7 @@ from analysis.stationarity import (
 )
 from analysis.stationarity import drift as gauge_drift
 from analysis.telemetry import ServerView
+from analysis.text import printable
 from analysis.units import format_duration
 from analysis.validity import gates, misses
 from analysis.verdict import Criteria, Finding, RateVerdict, RunFacts, RunVerdict, Status
@@ -70,7 +71,9 @@ def judge_run(
         rate=facts.rate,
         cohort=total,
         misses=missed,
+        missed_by=misses_by_bound(cohort, criteria.slo),
         errors=errors,
+        error_words=_error_words(cohort),
         attainment=(total - missed) / total if total else 0.0,
         attainment_is_bound=facts.stopped_early,
         drift_ratio=drift.ratio if drift else None,
@@ -207,6 +210,13 @@ def _notes(cohort: pd.DataFrame, criteria: Criteria, drift: Drift | None) -> Ite
     if criteria.slo.tpot_s is not None and (single := tpot_undefined(cohort)):
         text = f"{single} requests of one output token have no TPOT; its bound does not apply to them"
         yield Finding(check="tpot_undefined", blame="workload", severity="info", value=single, text=text)
+
+
+def _error_words(cohort: pd.DataFrame) -> str:
+    """The commonest text of the cohort's errors; outcomes that need none have none."""
+    said = cohort.loc[outcome_is(cohort, *ERRORS), "error"]
+    told = said[said != ""]
+    return printable(str(told.value_counts().index[0]), 200) if len(told) else ""
 
 
 def _goodput(cohort: pd.DataFrame, good: Bools, facts: RunFacts) -> tuple[float, float]:

@@ -50,8 +50,8 @@ def parse_slo(terms: Sequence[str], *, clock: SloClock = "scheduled") -> Slo:
         match = _TERM.fullmatch(term)
         if match is None:
             raise ValueError(
-                f"SLO {term!r} is not of the form metric<=duration; write 'ttft<=800ms' in quotes, for the shell takes < "
-                "for itself, or ttft:800ms"
+                f"SLO {term!r} is not of the form metric<=duration; write ttft:800ms, or 'ttft<=800ms' in quotes, "
+                "for the shell takes < for itself"
             )
         metric = match["metric"]
         if metric not in _METRICS:

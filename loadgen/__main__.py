@@ -9,14 +9,13 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it in good order while it is still being loaded, too."""
     if sys.platform == "win32":
         sys.exit("loadgen: Windows is not supported: run loadgen on Linux, for example in WSL")
-    from loadgen.interrupts import EXIT_CODE, interruptible
+    from loadgen.interrupts import end, interruptible
 
     with interruptible():
         try:
             from loadgen.cli import main as command_line
         except KeyboardInterrupt:
-            sys.stderr.write("loadgen: stopped by the user\n")
-            sys.exit(EXIT_CODE)
+            end()
         command_line()
 
 

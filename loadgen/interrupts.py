@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
-__all__ = ["EXIT_CODE", "GRACE_S", "advice", "advise", "asking", "interruptible"]
+__all__ = ["EXIT_CODE", "GRACE_S", "advice", "advise", "asking", "end", "interruptible"]
 
 EXIT_CODE: Final = 5
 GRACE_S: Final = 0.8
@@ -63,9 +63,9 @@ def asking(ask: Callable[[], object], *signals: signal.Signals) -> Iterator[None
     def handle(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
-            _end()
+            end()
         asked = True
-        timer = threading.Timer(GRACE_S, _end)
+        timer = threading.Timer(GRACE_S, end)
         timer.daemon = True
         timer.start()
         ask()
@@ -79,9 +79,17 @@ def asking(ask: Callable[[], object], *signals: signal.Signals) -> Iterator[None
                 signal.signal(number, handler)
 
 
-def _end() -> None:
+def end() -> NoReturn:
+    """Say that the user stopped it, and end the process as it stands.
+
+    Not by `sys.exit`: where a `KeyboardInterrupt` came through `exec`, as of the dataclasses of a module that is being
+    imported, Python ends by the signal whatever is asked for.
+    """
     told = "; ".join(text for text in ("stopped by the user", advice()) if text)
     cursor = _SHOW_CURSOR if sys.stderr is not None and sys.stderr.isatty() else ""
+    if threading.current_thread() is threading.main_thread():  # another thread could wait for a full pipe for ever
+        with suppress(OSError, ValueError, AttributeError, RuntimeError):
+            sys.stdout.flush()
     with suppress(OSError):
         os.write(2, f"{cursor}loadgen: {told}\n".encode(errors="replace"))
     os._exit(EXIT_CODE)

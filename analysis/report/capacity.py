@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from analysis.diagnose import diagnose, in_one_line
 from analysis.intervals import mean_crossing, spread, window_to_agree
+from analysis.report.cause import cause, missed_by
 from analysis.search import Outcome
 from analysis.slo import Slo
 from analysis.verdict import RateVerdict, RunVerdict
@@ -47,8 +48,8 @@ def answer(
         "confirmation": {"passes": outcome.confirm_passes, "pass_share_lower_bound": outcome.proof},
         "inversions": [list(pair) for pair in outcome.inversions],
         "conditions": dict(conditions),
-        "rates": _rates(outcome.rates, "search", runs, buckets),
-        "confirmations": _rates(outcome.confirmations, "confirm", runs, buckets),
+        "rates": _rates(outcome.rates, "search", runs, buckets, slo),
+        "confirmations": _rates(outcome.confirmations, "confirm", runs, buckets, slo),
         "beside": _beside(outcome, runs, conditions),
         "diagnosis": "" if slo is None else _diagnosis(outcome, runs, slo),
         "findings": [_finding(finding) for finding in outcome.findings],
@@ -62,6 +63,7 @@ def _rates(
     kind: str,
     runs: Sequence[Run],
     buckets: Callable[[float, str], list[dict[str, Any]]],
+    slo: Slo | None,
 ) -> list[dict[str, Any]]:
     rows = []
     for verdict in verdicts:
@@ -72,6 +74,8 @@ def _rates(
                 "rate": verdict.rate,
                 "check": verdict.status,
                 "reason": verdict.reason,
+                "cause": cause(valid, slo, verdict.reason) if verdict.status == "FAIL" else "",
+                "missed_by": missed_by(valid),
                 "runs": verdict.runs,
                 "invalid_runs": len(own) - len(valid),
                 "realised_rate": _range([run.realised_rate for run in valid]),
@@ -150,6 +154,7 @@ def _run(request: Mapping[str, Any], run: RunVerdict) -> dict[str, Any]:
         "attainment_is_bound": run.attainment_is_bound,
         "cohort": run.cohort,
         "misses": run.misses,
+        "missed_by": dict(run.missed_by),
         "errors": run.errors,
         "outcomes": dict(run.outcomes),
         "findings": [_finding(finding) for finding in run.findings if finding.severity != "info"],

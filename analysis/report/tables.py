@@ -7,10 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.report.capacity import LATENCIES, PERCENTILES
+from analysis.report.cause import cause
+from analysis.slo import Slo
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 
-__all__ = ["Table", "bucket_table", "latency_table", "run_sentences", "run_table", "sentences", "verdict_table"]
+__all__ = [
+    "Table",
+    "bucket_table",
+    "failures",
+    "latency_table",
+    "run_sentences",
+    "run_table",
+    "sentences",
+    "verdict_table",
+]
 
 Row = Mapping[str, Any]
 _NAMES = {"client_queue_s": "client queue", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -23,34 +34,43 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    left: frozenset[str] = frozenset({"check", "reason", "bucket", "run", "status", "metric"})
+    left: frozenset[str] = frozenset({"check", "bucket", "run", "status", "metric"})
 
 
 def verdict_table(answer: Row) -> Table:
-    """One row a rate: offered against realised and sent rate, attainment over the runs, floor, check and its reason."""
+    """One row a rate: offered against realised and sent rate, attainment, goodput, output tokens/s, errors, check."""
+    word = _word(answer)
     return Table(
-        title=f"Rates (requests/s); attainment over the {_word(answer)}s, the floor decides",
-        columns=("rate", "realised", "sent", f"{_word(answer)}s", "attainment", "floor", "errors", "check", "reason"),
+        title=f"Rates (requests/s). Attainment: worst (the floor, which decides) to best {word}; "
+        f"goodput and its tokens/s: of the worst {word}",
+        columns=("rate", "realised / sent", f"{word}s", "attainment", "goodput", "tokens/s", "errors", "check"),
         rows=tuple(_verdict_row(row, confirmed) for row, confirmed in _all_rates(answer)),
     )
 
 
 def _verdict_row(row: Row, confirmed: bool) -> tuple[str, ...]:
     bound = "≤ " if row["floor_is_bound"] else ""
-    floor = "–" if row["floor"] is None else f"{bound}{row['floor']:.2%}"
     runs = str(row["runs"]) + (f" (+{row['invalid_runs']} invalid)" if row["invalid_runs"] else "")
-    check = _check(row, confirmed)
+    realised, sent = (_span(row[name], lambda rate: f"{rate:.3g}") for name in ("realised_rate", "sent_rate"))
     return (
         _rate(row["rate"]),
-        _span(row["realised_rate"], _rate),
-        _span(row["sent_rate"], _rate),
+        realised if realised == sent else f"{realised} / {sent}",
         runs,
-        _span(row["attainment"], lambda share: f"{share:.2%}"),
-        floor,
+        bound + _span(row["attainment"], lambda share: f"{share:.2%}"),
+        "–" if row["goodput"] is None else f"{row['goodput'][0]:.3g}",
+        "–" if row["token_goodput"] is None else f"{row['token_goodput'][0]:.0f}",
         str(row["errors"]),
-        check,
-        "" if row["check"] == "PASS" else row["reason"],
+        _check(row, confirmed),
     )
+
+
+def failures(answer: Row) -> list[str]:
+    """One line a failing rate: the one cause it has."""
+    return [
+        f"{_rate(row['rate'])} requests/s fails: {row.get('cause') or row['reason']}."
+        for row, _ in _all_rates(answer)
+        if row["check"] == "FAIL"
+    ]
 
 
 def latency_table(answer: Row) -> Table:
@@ -96,9 +116,10 @@ def run_table(run: RunVerdict) -> Table:
     return Table(title="Latencies, ms", columns=columns, rows=tuple(rows))
 
 
-def run_sentences(run: RunVerdict) -> list[str]:
+def run_sentences(run: RunVerdict, slo: Slo | None = None) -> list[str]:
     """A single run's verdict, rates, and what was found besides."""
     bound = "≤ " if run.attainment_is_bound else ""
+    why = [f"Why it fails: {cause([run], slo)}."] if run.status == "FAIL" else []
     outcomes = ", ".join(f"{count} {name}" for name, count in run.outcomes.items())
     realised, sent = ("?" if rate is None else _rate(rate) for rate in (run.realised_rate, run.sent_rate))
     rates = (
@@ -106,14 +127,26 @@ def run_sentences(run: RunVerdict) -> list[str]:
         if run.rate
         else f"closed loop, no offered rate: {sent} requests/s were sent; this is not a capacity"
     )
-    head = f"{run.status}: attainment {bound}{run.attainment:.2%} of {run.cohort} requests; {rates}; {outcomes}."
-    return [head, *(f"{finding.severity} ({finding.blame}): {finding.text}" for finding in run.findings)]
+    verdict = f"{run.status}: attainment {bound}{run.attainment:.2%} of {run.cohort} requests; {rates}; {outcomes}."
+    return [
+        verdict,
+        *why,
+        *_served(run),
+        *(f"{finding.severity} ({finding.blame}): {finding.text}" for finding in run.findings),
+    ]
+
+
+def _served(run: RunVerdict) -> list[str]:
+    if run.goodput is None or run.token_goodput is None:
+        return []
+    return [f"goodput {run.goodput:.3g} requests/s, {run.token_goodput:.0f} output tokens/s"]
 
 
 def sentences(answer: Row) -> list[str]:
     """What was found, what it proves, under which conditions, and what stands beside it."""
     return [
         _headline(answer),
+        *failures(answer),
         *_diagnosis(answer),
         *_proof(answer),
         _conditions(answer["conditions"]),
@@ -158,7 +191,7 @@ def _word(answer: Row) -> str:
 
 def _diagnosis(answer: Row) -> list[str]:
     why = answer.get("diagnosis", "")
-    return [f"Why {_rate(answer['bracket'][1])} requests/s fails: {why}."] if why else []
+    return [f"In full, {_rate(answer['bracket'][1])} requests/s: {why}."] if why else []
 
 
 def _proof(answer: Row) -> list[str]:

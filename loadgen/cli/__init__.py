@@ -14,7 +14,7 @@ import typer
 
 from analysis.text import printable
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.interrupts import EXIT_CODE, advice, interruptible
+from loadgen.interrupts import EXIT_CODE, advice, end, interruptible
 from loadgen.mistakes import remedy
 from traces.errors import TraceError
 
@@ -70,7 +70,7 @@ def _explained() -> int:
     except TraceError as error:
         return _complain(str(error), UsageError.exit_code)
     except KeyboardInterrupt:
-        return _complain("; ".join(text for text in ("stopped by the user", advice()) if text), EXIT_CODE)
+        end()
     except BrokenPipeError:
         return _PIPE_CLOSED
     except OSError as error:

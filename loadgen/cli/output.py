@@ -24,6 +24,7 @@ from analysis.report.tables import (
     sentences,
     verdict_table,
 )
+from analysis.slo import Slo
 from analysis.text import printable
 from analysis.verdict import RunVerdict
 
@@ -40,16 +41,16 @@ def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
     print_lines(*sentences(answer))
 
 
-def print_run(line: Mapping[str, Any], notes: Sequence[str]) -> None:
+def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
     verdict = RunVerdict.from_dict(line["verdict"])
     told = server_table(verdict)
     print_tables(run_table(verdict), *([] if told is None else [told]))
-    print_lines(*run_sentences(verdict))
+    print_lines(*run_sentences(verdict, slo))
     if absent := line.get("not_measured"):
         print_lines(f"not measured: {'; '.join(absent)}")
     if why := line.get("diagnosis"):
-        print_lines(f"why it fails: {why}")
+        print_lines(f"in full: {why}")
     print_lines(*notes)
 
 
@@ -58,7 +59,11 @@ def print_tables(*tables: Table) -> None:
     console = _console()
     for table in tables:
         laid_out = RichTable(
-            title=Text(printable(table.title)), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+            title=Text(printable(table.title)),
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            pad_edge=False,
+            collapse_padding=True,
         )
         for column in table.columns:
             laid_out.add_column(

@@ -60,6 +60,6 @@ def replay_command(
     if as_json:
         print_json({**line, "replay": told})
     else:
-        print_run(line, notes(setup.scenario, read_json(directory / "experiment.json")))
+        print_run(line, notes(setup.scenario, read_json(directory / "experiment.json")), setup.scenario.objective)
         print_lines(*replayed_lines(told))
     raise typer.Exit(exit_code_of(verdict, setup.scenario))

@@ -55,7 +55,7 @@ def run_command(
         verdict = work(lambda stop: single_run(setup, directory, kind="run", progress=progress, stop=stop))
     (line,) = read_ledger(directory)
     experiment = read_json(directory / "experiment.json")
-    print_json(line) if as_json else print_run(line, notes(chosen, experiment))
+    print_json(line) if as_json else print_run(line, notes(chosen, experiment), chosen.objective)
     raise typer.Exit(exit_code_of(verdict, chosen))
 
 

@@ -38,7 +38,7 @@ def show_command(
             if as_json:
                 print_json({**line, **told})
                 continue
-            print_run(line, notes(scenario, experiment))
+            print_run(line, notes(scenario, experiment), scenario.objective)
             print_lines(*(replayed_lines(told["replay"]) if told else ()))
         return
     answer = _stored(directory) or _so_far(directory, experiment)

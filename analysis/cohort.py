@@ -10,7 +10,17 @@ import pandas as pd
 
 from analysis.records import NS_PER_S, Bools, Floats, Ints, numbers
 
-__all__ = ["PERCENTILES", "cohort_of", "describe", "event_rate", "mask", "nearest_rank", "realised_rate", "sent_rate"]
+__all__ = [
+    "PERCENTILES",
+    "cohort_of",
+    "describe",
+    "event_rate",
+    "mask",
+    "mean_age_s",
+    "nearest_rank",
+    "realised_rate",
+    "sent_rate",
+]
 
 PERCENTILES: Final = {"p50": Fraction(1, 2), "p95": Fraction(95, 100), "p99": Fraction(99, 100)}
 
@@ -60,6 +70,16 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
             found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}
             found |= {f"max{suffix}": float(among[-1]), f"mean{suffix}": float(among.mean())}
     return found
+
+
+def mean_age_s(residences_s: Floats) -> float:
+    """E[S²]/E[S] of residence times S in seconds, shape (n,) with n ≥ 1; 0 where all are 0.
+
+    How long a request that is found in service stays, from its start to its end: long ones are met there more often
+    (renewal theory: length-biased sampling).
+    """
+    total = float(residences_s.sum())
+    return float((residences_s * residences_s).sum()) / total if total > 0 else 0.0
 
 
 def event_rate(at_ns: Ints) -> float | None:

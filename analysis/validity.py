@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.cohort import PERCENTILES, cohort_of, nearest_rank
+from analysis.cohort import PERCENTILES, cohort_of, mean_age_s, nearest_rank
 from analysis.indicator import attains, joint
 from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
 from analysis.slo import Slo
@@ -20,7 +20,7 @@ from analysis.stationarity import area_s, correlation_time_s
 from analysis.units import format_duration
 from analysis.verdict import Blame, Criteria, Finding, RunFacts, Severity
 
-__all__ = ["gates", "lag_limit_s", "misses", "residence_median_s"]
+__all__ = ["gates", "lag_limit_s", "misses", "residence_s"]
 
 LAG_MAX_FACTOR: Final = 10
 HEARTBEAT_MAX_S: Final = 0.1
@@ -77,14 +77,16 @@ def misses(cohort: pd.DataFrame, facts: RunFacts, good: Bools) -> tuple[int, int
     return facts.cohort_due, int(np.count_nonzero(~good & ~undecided))
 
 
-def residence_median_s(cohort: pd.DataFrame) -> float | None:
-    """Median time from scheduled to ended of the ok requests, or of all that ended where none is ok; seconds."""
+def residence_s(cohort: pd.DataFrame) -> float | None:
+    """E[S²]/E[S] of the time S from scheduled to ended of the ok requests, or of all that ended where none is ok.
+
+    That is the mean age of what is in service: how far back a run must reach for its start to be forgotten. A long
+    tail of slow requests counts in it as it does in the server, where a median would miss it. Seconds.
+    """
     ended = numbers(cohort, "ended_ns")
     among = outcome_is(cohort, "ok") & (ended >= 0)
     among = among if among.any() else ended >= 0
-    if not among.any():
-        return None
-    return nearest_rank(np.sort((ended - numbers(cohort, "scheduled_ns"))[among]), PERCENTILES["p50"]) / NS_PER_S
+    return mean_age_s((ended - numbers(cohort, "scheduled_ns"))[among] / NS_PER_S) if among.any() else None
 
 
 def _promise_kept(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
@@ -323,15 +325,17 @@ def _evidence(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, cri
         )
     if criteria.blocks:
         yield from _block_length(requests, facts)
-    residence = residence_median_s(cohort)
+    # as measured where the target was idle: a limit must not grow with what overload makes longer
+    residence = criteria.residence_s if criteria.residence_s is not None else residence_s(cohort)
     if residence is None:
         return
     for name, span_ns in (("window", facts.window_ns), ("warm-up", facts.warmup_ns)):
         if (span_s := span_ns / NS_PER_S) < RESIDENCES * residence:
+            needed = format_duration(RESIDENCES * residence)
             yield _block(
                 name.replace("-", ""), "evidence", span_s, RESIDENCES * residence,
-                f"a {name} of {format_duration(span_s)} is too short where requests stay {format_duration(residence)}; "
-                f"at least {format_duration(RESIDENCES * residence)} are needed",
+                f"a {name} of {format_duration(span_s)} is too short where a request in service stays "
+                f"{format_duration(residence)}; at least {needed} is needed: --{name.replace('-', '')} {needed}",
             )  # fmt: skip
 
 

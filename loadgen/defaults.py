@@ -7,8 +7,8 @@ from typing import Final
 __all__ = [
     "ATTAIN",
     "CLOSED_WARMUP_RATE",
-    "CONFIRM_WINDOW_FACTOR",
     "EARLY_FAIL_SHARE",
+    "EXPLORE",
     "INPUT",
     "MAX_ERROR_RATE",
     "MIN_REQUESTS",
@@ -19,7 +19,7 @@ __all__ = [
     "READY_TIMEOUT_S",
     "RUNS",
     "SEED",
-    "SENTINEL_EVERY",
+    "SENTINEL_REQUESTS",
     "TARGET",
     "TOKEN_IDS",
     "WARMUP_MAX_S",
@@ -35,15 +35,15 @@ WINDOW_S: Final = 120.0
 WARMUP_S: Final = 20.0
 ATTAIN: Final = "95%"
 MAX_ERROR_RATE: Final = "1%"
-RUNS: Final = 5
-CONFIRM_WINDOW_FACTOR: Final = 2
+RUNS: Final = 10
+EXPLORE: Final = 1
+SENTINEL_REQUESTS: Final = 200
 WIDTH: Final = "5%"
 MIN_REQUESTS: Final = 200
 INPUT: Final = "1024"
 OUTPUT: Final = "128"
 TOKEN_IDS: Final = "1000..4000"  # noqa: S105 - a range of vocabulary ids, no secret
 SEED: Final = 1
-SENTINEL_EVERY: Final = 10
 PLACEHOLDER_SLO: Final = ("ttft<=800ms", "tpot<=50ms")
 MIN_TIMEOUT_S: Final = 60.0
 SCRAPE_INTERVAL_S: Final = 1.0

@@ -214,7 +214,7 @@ async def single_run(
         closed = setup.scenario.closed
         name = f"rate={rate:.3f}" if closed is None else f"closed={closed}"
         request = RunRequest(
-            kind="search",
+            kind="explore",
             rate=rate,
             rate_index=0,
             replicate=0,

@@ -65,12 +65,12 @@ def forecast(setup: Setup) -> Forecast:
     cost = CostModel(
         warmup_s=scenario.warmup,
         window_s=window_s,
-        confirm_window_s=window_s * defaults.CONFIRM_WINDOW_FACTOR,
+        sentinel_window_s=min(window_s, defaults.SENTINEL_REQUESTS / spec.grid[0]),
         between_s=BETWEEN_S,
         tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
     )
     measured = f"{scenario.cohort} requests" if scenario.cohort is not None else format_duration(window_s)
-    confirm = f", {spec.confirm} confirmation runs in windows of twice that" if spec.confirm else ""
+    proof = "" if spec.tabulate else f" to prove a rate, {spec.explore} to explore one"
     return Forecast(
         expectation=expect(spec, cost, paired=scenario.seeding == "paired"),
         tabulate=isinstance(spec.rates, RateList),
@@ -78,8 +78,8 @@ def forecast(setup: Setup) -> Forecast:
         thin=_thin(scenario, spec.grid[0]),
         settings=(
             f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
-            f"{spec.runs} runs a rate, windows of {measured} after "
-            f"{format_duration(scenario.warmup)} warm-up{confirm}; time-out {format_duration(workload.timeout_s)}"
+            f"{spec.runs} runs{proof or ' a rate'}, windows of {measured} after "
+            f"{format_duration(scenario.warmup)} warm-up; time-out {format_duration(workload.timeout_s)}"
             + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
         ),
     )

@@ -38,7 +38,7 @@ from traces.transform import RateMethod, change_rate, jitter_within_tick, lap, w
 
 __all__ = ["ReadTrace", "Recorded", "length_table", "read_arrivals", "reading_of"]
 
-CONFIRM_BLOCKS: Final = defaults.CONFIRM_WINDOW_FACTOR
+CONFIRM_BLOCKS: Final = 1
 
 
 def reading_of(scenario: Scenario) -> Reading:

@@ -136,7 +136,7 @@ def repeat(on: Stage, seed: int) -> Repeat:
 def variations(on: Stage) -> list[Stage]:
     """The experiment with windows once, twice and four times as long, and half, all and twice the replicates.
 
-    The experiment as asked is not among them. Confirmation runs follow the replicates unless they were asked for.
+    The experiment as asked is not among them.
     """
     setup, made = on.setup, []
     scenario, spec = setup.scenario, setup.spec
@@ -144,7 +144,6 @@ def variations(on: Stage) -> list[Stage]:
         for runs in sorted({-(-spec.runs // 2), spec.runs, 2 * spec.runs}):
             if (longer, runs) == (1, spec.runs):
                 continue
-            confirm = spec.confirm if scenario.confirm is not None or spec.confirm == 0 else runs
             cohort = None if scenario.cohort is None else scenario.cohort * longer
             changed = {"runs": runs, "window": scenario.window * longer, "cohort": cohort}
             workload = replace(setup.workload, window_s=setup.workload.window_s * longer, cohort=cohort)
@@ -152,7 +151,7 @@ def variations(on: Stage) -> list[Stage]:
                 setup,
                 scenario=scenario.model_copy(update=changed),
                 workload=workload,
-                spec=replace(spec, runs=runs, confirm=confirm),
+                spec=replace(spec, runs=runs, explore=min(spec.explore, runs)),
             )
             made.append(replace(on, setup=other))
     return made
@@ -220,7 +219,7 @@ def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]
         "window_s": None if scenario.cohort is not None else scenario.window,
         "cohort": scenario.cohort,
         "runs": on.setup.spec.runs,
-        "confirm": on.setup.spec.confirm,
+        "explore": on.setup.spec.explore,
         **summarise(done[0], grid, require=scenario.require),
         "plans": [plan_row(cell, grid) for cell in cells] if len(cells) > 1 else [],
     }

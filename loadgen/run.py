@@ -150,8 +150,9 @@ class Runner:
     def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
         what = {
             "sentinel": "sentinel",
-            "search": f"{self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
-            "confirm": f"confirmation {request.replicate + 1} of {self.scenario.confirmations}",
+            "explore": f"exploring with {self.scenario.replicate_word} {request.replicate + 1}",
+            "prove": f"fresh {self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
+            "recheck": f"the failed {self.scenario.replicate_word} {request.replicate + 1} again",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed

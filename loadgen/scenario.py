@@ -132,7 +132,9 @@ class Scenario(BaseModel):
     warmup: SecondsOrZero = defaults.WARMUP_S
     timeout: Seconds | None = None
     runs: Annotated[int, Field(ge=1, le=1000)] = defaults.RUNS
-    confirm: Annotated[int, Field(ge=0, le=1000)] | None = None
+    explore: Annotated[int, Field(ge=1, le=1000)] = defaults.EXPLORE
+    all_runs: bool = False
+    confirm: Annotated[int, Field(ge=0, le=1000)] | None = None  # has no effect: R fresh runs prove a rate
     width: Share = defaults.WIDTH
     seeds: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -306,11 +308,6 @@ class Scenario(BaseModel):
     def prompt_kind(self) -> Literal["ids", "text"]:
         """Token ids where the endpoint takes them, text otherwise."""
         return self.prompt or ("ids" if self.endpoint == "completions" else "text")
-
-    @property
-    def confirmations(self) -> int:
-        """R_c, by default R."""
-        return self.runs if self.confirm is None else self.confirm
 
     def timeout_s(self, output_tokens_max: int) -> float:
         """2 × max(B_e, B_f + (O_max - 1)·B_d), at least 60 s (method, section 6), unless asked otherwise."""

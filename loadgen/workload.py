@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from analysis.search import RateList, SearchSpec, SeedBook, parse_rates
+from analysis.search import SearchSpec, SeedBook, parse_rates
 from analysis.units import parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
@@ -73,7 +73,7 @@ class Workload:
             if scenario.replicates == "once":
                 recorded = Recorded.once(scenario, read, rates[0])
             else:
-                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
+                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.runs)
             warnings = recorded.warnings(scenario.window, rates)
             longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(
@@ -93,11 +93,11 @@ class Workload:
             cohort=scenario.cohort,
         )
 
-    def window(self, warmup_s: float, factor: float = 1) -> Window:
+    def window(self, warmup_s: float) -> Window:
         """A run's windows; the load may stay on for one time-out after the measured one."""
         wanted = Window(
             warmup_ns=round(warmup_s * NS),
-            window_ns=round(self.window_s * factor * NS),
+            window_ns=round(self.window_s * NS),
             tail_ns=round(self.timeout_s * NS),
         )
         return wanted if self.recorded is None else self.recorded.window(wanted)
@@ -167,31 +167,44 @@ def request_format(scenario: Scenario) -> RequestFormat:
 def search_spec(scenario: Scenario) -> SearchSpec:
     """What is to be searched or tabulated. Raises `ScenarioError`."""
     rates = _asked("rate", parse_rates, scenario.rate)
-    confirm = 0 if isinstance(rates, RateList) and scenario.confirm is None else scenario.confirmations
     return _asked(
-        "confirm",
+        "explore",
         lambda _: SearchSpec(
-            rates=rates, width=float(parse_share(scenario.width)), runs=scenario.runs, confirm=confirm
+            rates=rates,
+            width=float(parse_share(scenario.width)),
+            runs=scenario.runs,
+            explore=scenario.explore,
+            require=scenario.require,
+            all_runs=scenario.all_runs,
         ),
         "",
     )
 
 
 def seed_book(scenario: Scenario, spec: SearchSpec) -> SeedBook:
-    """Every seed the experiment may use: replicates, confirmation blocks, spares, sentinel. Raises `ScenarioError`."""
+    """Every seed the experiment may use: block 0, later blocks, exploring seeds, spares, sentinel.
+
+    In a table, where nothing is proved unless a rate is required, the seeds that the user names are those of its runs.
+    Raises `ScenarioError`.
+    """
     master = defaults.SEED if scenario.seed is None else scenario.seed
+    count = spec.runs
     if scenario.seeds is None:
-        roots = derive(master, "roots", spec.runs)
+        named = derive(master, "roots", count)
     else:
-        roots = _asked("seeds", lambda text: parse_seeds(text, count=spec.runs), scenario.seeds)
-        master = roots[0]
+        named = _asked("seeds", lambda text: parse_seeds(text, count=count), scenario.seeds)
+        master = named[0]
     rates = len(spec.grid)
-    confirm = derive(master, "confirm", rates * spec.confirm, taken=set(roots))
-    fresh = tuple(fresh_roots(master, k, spec.runs) for k in range(rates)) if scenario.seeding == "fresh" else ()
+    proves = not spec.tabulate or spec.require is not None
+    later = derive(master, "blocks", (2 * rates - 1) * count, taken=set(named)) if proves else ()
+    seeds = (*named, *later)
+    blocks = tuple(seeds[c : c + count] for c in range(0, len(seeds), count)) if proves else ()
+    roots = derive(master, "explore", count, taken=set(seeds)) if proves else named
+    fresh = tuple(fresh_roots(master, k, count) for k in range(rates)) if scenario.seeding == "fresh" else ()
     return SeedBook(
         roots=roots,
-        blocks=tuple(confirm[c * spec.confirm : (c + 1) * spec.confirm] for c in range(rates)) if spec.confirm else (),
-        spares=derive(master, "spares", max(1, spec.runs), taken={*roots, *confirm}),
+        blocks=blocks,
+        spares=derive(master, "spares", max(1, count), taken={*roots, *seeds}),
         sentinel=derive(master, "sentinel", 1)[0],
         fresh=fresh,
     )

@@ -41,14 +41,18 @@ def miss_reasons(requests: pd.DataFrame, slo: Slo) -> npt.NDArray[np.object_]:
     return reasons
 
 
-def misses_by_bound(requests: pd.DataFrame, slo: Slo) -> dict[str, int]:
+def misses_by_bound(requests: pd.DataFrame, slo: Slo, *, undecided: bool) -> dict[str, int]:
     """How many requests break each bound, most first; one may break several.
 
-    A request cancelled after its bound was broken counts for that bound, another failed one as `failed` alone.
+    A request cancelled after its bound was broken counts for that bound, another failed one as `failed` alone, and with
+    `undecided` one that was still in flight at the end as `unanswered`.
     """
-    ok = outcome_is(requests, "ok")
+    ok, open_ = outcome_is(requests, "ok"), outcome_is(requests, "censored", "aborted")
     certain = requests["certain_miss"].to_numpy(dtype=object)
-    counts = {"failed": int(np.count_nonzero(~ok & (certain == "")))}
+    counts = {
+        "failed": int(np.count_nonzero(~ok & ~open_ & (certain == ""))),
+        "unanswered": int(np.count_nonzero(open_ & (certain == ""))) if undecided else 0,
+    }
     for name, broken in _broken(requests, slo).items():
         bound = "tpot" if name == "buffered_stream" else name
         hit = (ok & broken) | (~ok & (certain == bound))

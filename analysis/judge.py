@@ -71,7 +71,7 @@ def judge_run(
         rate=facts.rate,
         cohort=total,
         misses=missed,
-        missed_by=misses_by_bound(cohort, criteria.slo),
+        missed_by=misses_by_bound(cohort, criteria.slo, undecided=not facts.stopped_early),
         errors=failed,
         error_words=_error_words(cohort),
         unresolved=open_,

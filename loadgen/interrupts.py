@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 __all__ = ["EXIT_CODE", "GRACE_S", "advice", "advise", "asking", "end", "interruptible"]
 
 EXIT_CODE: Final = 5
-GRACE_S: Final = 0.8
+GRACE_S: Final = 0.9
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which a live line hides
 
 

@@ -30,6 +30,7 @@ from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
 from loadgen.target.idle import IdleWatch
 from loadgen.target.observe import Observer, Page
+from loadgen.target.probe import NoEndpoint
 from loadgen.target.target import Target, open_target
 from loadgen.workload import request_format
 
@@ -120,11 +121,12 @@ class LiveOffering:
         Raises `TargetUnfit` with the option to set where it cannot do the work asked.
         """
         asked = request_format(scenario)
-        found = await target.capabilities(
-            asked,
-            extras=scenario.extra,
-            ask=Unasked(prompt=scenario.prompt is None, salt=scenario.cache == "salt"),
-        )
+        ask = Unasked(prompt=scenario.prompt is None, salt=scenario.cache == "salt")
+        try:
+            found = await target.capabilities(asked, extras=scenario.extra, ask=ask)
+        except NoEndpoint as error:
+            other = "completions" if asked.endpoint == "chat" else "chat"
+            raise TargetUnfit(f"{error}; if the server has the other one, pass --endpoint {other}") from None
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
         form, told = await target.exact_text(found.format, scenario.extra)
@@ -225,7 +227,7 @@ class LiveOffering:
                 plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
             )
         finally:
-            if self.observer is not None:
+            if self.observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
                 observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
         output.observed = observed

@@ -242,7 +242,8 @@ def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
 
 
 def _check(row: Row, confirmed: bool) -> str:
-    return f"{row['check']} (fresh)" if confirmed else str(row["check"])
+    check = "explored" if row["check"] == "INCOMPLETE" and row["runs"] and not confirmed else row["check"]
+    return f"{check} (fresh)" if confirmed else str(check)
 
 
 def _rate(rate: float) -> str:

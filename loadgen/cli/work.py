@@ -18,7 +18,7 @@ from loadgen.send.session import run_loop
 __all__ = ["check_system", "work"]
 
 T = TypeVar("T")
-_ORDERLY_S: Final = GRACE_S / 2  # for an end by the event; then the work is cancelled where it waits
+_ORDERLY_S: Final = 0.75 * GRACE_S  # for an end by the event; then the work is cancelled where it waits
 
 
 def check_system(scenario: Scenario) -> None:

@@ -144,8 +144,7 @@ class Probe:
             remedy = "it is at its limit before any load: wait, or have the limit raised"
             raise TargetUnfit(f"{where} rejects a single request ({answer.status}{later}): {answer.excerpt}; {remedy}")
         if answer.status in (404, 405):
-            other = "completions" if self.form.endpoint == "chat" else "chat"
-            raise NoEndpoint(f"{where} is not there ({answer.status}: {answer.excerpt}); try --endpoint {other}")
+            raise NoEndpoint(f"{where} is not there ({answer.status}: {answer.excerpt})")
         if answer.status != 200 and answer.status not in _REFUSALS:
             raise TargetUnfit(f"{where} answers {answer.status}: {answer.excerpt}")
         return answer

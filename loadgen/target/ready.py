@@ -62,7 +62,8 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
         if waited_s + _POLL_S > timeout_s:
             raise TargetUnreachable(f"{fault} (waited {waited_s:.0f} s)")
         if progress is not None:
-            progress(Passing(f"waiting for {http.base} ({waited_s:.0f} s of {timeout_s:.0f} s): {fault}"))
+            why = fault.removeprefix(f"{http.base}: ")
+            progress(Passing(f"waiting for {http.base} ({waited_s:.0f} s of {timeout_s:.0f} s): {why}"))
         await anyio.sleep(_POLL_S)
 
 

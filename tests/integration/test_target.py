@@ -99,7 +99,7 @@ async def test_a_server_that_is_starting_is_waited_for_in_words() -> None:
     said: list[str] = []
     async with server(pages) as url, open_target(url, ready_timeout_s=30, progress=said.append) as target:
         assert target.model == "m"
-        assert said == [f"waiting for {url} (0 s of 30 s)"]
+        assert said == [f"waiting for {url} (0 s of 30 s): /health answers 503"]
     async with server({"/health": (503, TEXT, b"")}) as url:
         assert "/health answers 503 (waited 0 s)" in str(await refusal(url))
 

@@ -11,8 +11,10 @@ import orjson
 import pytest
 
 from analysis.report.capacity import answer
+from analysis.report.cause import cause
 from analysis.report.tables import bucket_table, latency_table, run_sentences, run_table, sentences, verdict_table
 from analysis.search import Outcome
+from analysis.slo import Slo
 from analysis.verdict import Finding, RateVerdict, RunVerdict
 
 CONDITIONS: dict[str, Any] = {
@@ -35,7 +37,7 @@ CONDITIONS: dict[str, Any] = {
 
 def run(rate: float, attainment: float, status: str = "PASS", **more: Any) -> tuple[dict[str, Any], RunVerdict]:
     request = {
-        "kind": "search",
+        "kind": "explore",
         "rate": rate,
         "replicate": 0,
         "block": -1,
@@ -63,11 +65,11 @@ RATES = (
     RateVerdict(rate=4, status="PASS", runs=2, attain_min=0.97, attain_max=0.99),
     RateVerdict(rate=6, status="FAIL", runs=2, attain_min=0.93, attain_max=0.96, reason="93 % of 1000, 95 % needed"),
 )
-FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, support="confirmed", rates=RATES,
-                confirm_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
+FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, support="proved", rates=RATES,
+                proof_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
 
 
-def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, **conditions: Any) -> dict[str, Any]:
+def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, slo: Slo | None = None, **conditions: Any) -> dict[str, Any]:
     return answer(
         conditions=CONDITIONS | conditions,
         outcome=outcome,
@@ -76,6 +78,7 @@ def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, **conditions: Any) ->
             {"input_tokens": [1, 16], "output_tokens": [1, 1], "n": 2000, "attainment": 0.98,
              "ttft_s": {}, "tpot_s": {}, "e2e_s": {"p95": 0.2}}
         ],
+        slo=slo,
     )  # fmt: skip
 
 
@@ -84,18 +87,41 @@ def cell(table: Any, row: int, column: str) -> str:
     return text
 
 
-def test_the_verdict_table_shows_rates_attainment_floor_and_reason() -> None:
-    table = verdict_table(made())
-    names = ("rate", "realised", "sent", "attainment", "floor", "check", "reason")
-    assert [cell(table, 1, name) for name in names] == [
-        "6", "6.06", "6", "93.00%–96.00%", "93.00%", "FAIL", "93 % of 1000, 95 % needed",
-    ]  # fmt: skip
-    assert cell(table, 0, "reason") == ""
+def test_the_verdict_table_shows_rates_attainment_and_what_the_worst_run_served() -> None:
+    served = {"goodput": 5.4, "token_goodput": 691.0}
+    runs = [*RUNS[:2], run(6, 0.93, "FAIL", goodput=5.6, token_goodput=716.0), run(6, 0.96, **served)]
+    table = verdict_table(made(runs=runs))
+    names = ("rate", "realised / sent", "attainment", "goodput", "tokens/s", "check")
+    assert [cell(table, 1, name) for name in names] == ["6", "6.06 / 6", "93.00%–96.00%", "5.4", "691", "FAIL"]
+    assert cell(table, 0, "goodput") == "–"
+
+
+def test_a_failing_rate_names_one_cause_in_one_line_before_all_else() -> None:
+    decided = Finding(check="attainment", blame="server", severity="block", text="93 % met the SLO")
+    failed = run(6, 0.93, "FAIL", findings=(decided,), missed_by={"ttft": 66, "tpot": 9})
+    said = sentences(made(runs=[*RUNS[:2], failed], slo=Slo(ttft_s=0.8, tpot_s=0.05)))
+    why = "6 requests/s fails: ttft over 800ms in 66 of 70 misses (tpot over 50ms in 9), of 1000 requests."
+    assert said[1] == why
+    assert said[2].startswith("In full, 6 requests/s: ")
+    assert sum("4 requests/s fails" in line for line in said) == 0
+
+
+def test_errors_that_fail_a_rate_are_told_in_the_servers_own_words() -> None:
+    decided = Finding(check="error_rate", blame="server", severity="block", text="20 of 1000 requests failed, 1 % may")
+    words = {"errors": 20, "outcomes": {"ok": 980, "stream_error": 20}, "error_words": "CUDA out of memory"}
+    _, verdict = run(6, 0.98, "FAIL", findings=(decided,), **words)
+    why = "20 of 1000 requests failed (20 stream_error): CUDA out of memory"
+    assert cause([verdict], Slo(ttft_s=0.8)) == why
+    assert f"Why it fails: {why}." in run_sentences(verdict, Slo(ttft_s=0.8))
+
+
+def test_a_rate_whose_runs_passed_and_drifted_together_names_that() -> None:
+    assert cause([run(6, 0.96)[1]], None, "outstanding work rises") == "outstanding work rises"
 
 
 def test_an_early_fail_is_marked_as_a_bound() -> None:
     runs = [run(4, 0.97), run(4, 0.99), run(6, 0.93, "FAIL", attainment_is_bound=True), run(6, 0.96)]
-    assert cell(verdict_table(made(runs=runs)), 1, "floor") == "≤ 93.00%"
+    assert cell(verdict_table(made(runs=runs)), 1, "attainment") == "≤ 93.00%–96.00%"
 
 
 def test_latencies_are_the_worst_of_the_runs_in_ms() -> None:
@@ -112,7 +138,7 @@ def test_buckets_have_their_own_table() -> None:
 def test_found_says_the_bracket_what_it_proves_and_what_it_holds_for() -> None:
     text = "\n".join(sentences(made()))
     assert "capacity is 4 requests/s, bracket 4..6: 4 keeps the SLO in every run, 6 does not" in text
-    assert "12 of 12 fresh confirmation runs passed: at 95 % confidence at least 78% of such runs would pass" in text
+    assert "12 of 12 fresh runs passed: at 95 % confidence at least 78% of such runs would pass" in text
     assert "ttft ≤ 800ms for 95% of requests" in text
     assert "the mean attainment crosses 95% at" in text
     assert "SIMULATED" in "\n".join(sentences(made(simulated=True)))

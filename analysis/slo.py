@@ -12,7 +12,7 @@ from analysis.units import format_duration, parse_duration_s
 __all__ = ["Slo", "parse_slo"]
 
 SloClock = Literal["scheduled", "sent"]
-_TERM = re.compile(r"\s*(?P<metric>[A-Za-z_0-9]+)\s*(?:<=|≤|<|:)\s*(?P<bound>\S.*?)\s*")
+_TERM = re.compile(r"\s*(?P<metric>[A-Za-z_0-9.]+)\s*(?:<=|≤|<|:)\s*(?P<bound>\S.*?)\s*")
 _PERCENTILE = re.compile(r"(?:p(?P<before>\d\d?(?:\.\d+)?)_?)?(?P<metric>[a-z0-9]+?)(?:_?p(?P<after>\d\d?(?:\.\d+)?))?")
 
 

@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 Row = Mapping[str, Any]
+LATE_CLIENT = (
+    "It is this machine that was late, not the server: stop what else runs here, give loadgen cores of its own "
+    "(taskset -c 2,3 loadgen …), or run it on another machine."
+)
 _NAMES = {"client_queue_s": "client queue", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 
@@ -177,7 +181,8 @@ def _headline(answer: Row) -> str:
         case name:
             ends = "..".join("?" if end is None else _rate(end) for end in (low, high))
             known = "" if low is None and high is None else f" The bracket so far is {ends}."
-            return f"{name}: no capacity is claimed{reason}.{known}"
+            helps = f" {LATE_CLIENT}" if name == "CLIENT_LIMITED" else ""
+            return f"{name}: no capacity is claimed{reason}.{known}{helps}"
 
 
 def _word(answer: Row) -> str:

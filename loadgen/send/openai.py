@@ -40,6 +40,7 @@ _WORKLOAD: Final = frozenset({400, 401, 403, 404, 413, 422})
 _WATCH_LIMIT: Final = 1 << 20  # an event still open after this many bytes is left to the parse at the end
 _AROUND_TEXT: Final = re.compile(rb'(.*?"(?:text|content|reasoning|reasoning_content)": ?")[^"\\]+(".*)', re.DOTALL)
 _PLAIN_TEXT: Final = re.compile(rb"[ !#-\[\]-~]*")  # the inside of a JSON string in ASCII without escapes
+_NO_NUMBER: Final = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity))\b")
 _COUNT_LIMIT: Final = 1 << 53  # a larger "count" is noise, and would not fit the table
 
 
@@ -167,12 +168,25 @@ def _read_stream(body: bytes, parts: list[bytes], stamps: list[int], *, complete
             except orjson.JSONDecodeError:
                 document = None
             if type(document) is not dict:
-                answer.bad = answer.bad or f"an event that is not a JSON object: {bounded(data)}"
+                answer.bad = answer.bad or _not_an_object(data, len(answer.events))
             elif fold.add(document, stamps[part], name) and (match := _AROUND_TEXT.fullmatch(data)) is not None:
                 before, after = match.groups()
     if complete and not events:
         answer.bad = f"a stream without events: {bounded(body)}" if body else "an empty answer"
     return answer
+
+
+def _not_an_object(data: bytes, tokens: int) -> str:
+    """What is wrong with an event, and where in the stream it stood."""
+    why = "is not a JSON object"
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        why = f"is not UTF-8 (byte {data[error.start]:#04x} at {error.start})"
+    else:
+        if found := _NO_NUMBER.search(data):
+            why = f"holds {found[1].decode()}, which JSON does not have"
+    return bounded(f"an event {why}, after {tokens} tokens: {bounded(data)}")
 
 
 class _Fold:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,7 +30,8 @@ __all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "
 _HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
 _HANDSHAKE_S: Final = 2.0
-_FRAME: Final = re.compile(r"\\x00\\x00.\S*\\x0[47]")  # HTTP/2 begins with SETTINGS, or ends with GOAWAY
+_HTTP_2_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_NO_LINK: Final = (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream)
 _OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
@@ -150,19 +151,21 @@ class Http:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
 
-    async def speaks_tls(self) -> bool:
-        """Whether the other end of a plain http URL would take a TLS handshake."""
+    async def instead(self) -> str:
+        """What a port that does not answer plain HTTP/1.1 speaks, with what to do; empty if that is not known."""
         parts = urlsplit(self.base)
         if parts.scheme != "http" or parts.hostname is None:
-            return False
-        context = Tls(insecure=True).context()
-        try:
-            with anyio.fail_after(_HANDSHAKE_S):
-                stream = await anyio.connect_tcp(parts.hostname, parts.port or 80, ssl_context=context)
-                await anyio.aclose_forcefully(stream)
-        except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream):
-            return False
-        return True
+            return ""
+        host, port, context = parts.hostname, parts.port or 80, Tls(insecure=True).context()
+        with suppress(*_NO_LINK), anyio.fail_after(_HANDSHAKE_S):
+            await anyio.aclose_forcefully(await anyio.connect_tcp(host, port, ssl_context=context))
+            return "this port speaks TLS; write https:// instead of http://"
+        with suppress(*_NO_LINK), anyio.fail_after(_HANDSHAKE_S):
+            async with await anyio.connect_tcp(host, port) as stream:
+                await stream.send(_HTTP_2_HELLO)
+                if (await stream.receive(9))[3:4] == b"\x04":  # the type of SETTINGS, with which HTTP/2 begins
+                    return _HTTP_2
+        return ""
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
@@ -307,8 +310,6 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
         return Unreachable(f"{base}: cannot connect: {shown(reason)}", "refused")
     if isinstance(error, httpx.RemoteProtocolError) and "without sending complete" in str(error):
         return Unreachable(f"{base}: the server closed the connection in the middle of its answer", "lost")
-    if isinstance(error, httpx.RemoteProtocolError) and _FRAME.search(str(error)):
-        return Unreachable(f"{base}: {_HTTP_2}", "protocol")
     if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in str(error):
         return Unreachable(f"{base}: what answers there does not speak HTTP ({shown(str(error), 80)})", "protocol")
     return Unreachable(f"{base}: the connection was lost ({type(error).__name__})", "lost")

@@ -36,6 +36,7 @@ __all__ = ["NoEndpoint", "Probe", "timed_request", "warmup_body"]
 
 DEFAULT_BLOCK_TOKENS: Final = 16
 OUTPUT_TOKENS: Final = 16
+_BLOCK_DIGITS: Final = 6  # Python refuses to read a number of thousands of digits
 PROBE_TIMEOUT_S: Final = 60.0
 _SPECIAL_TOKENS: Final = 8  # a server may put so many of its own before a prompt
 _REFUSALS: Final = (400, 422, 500, 501)  # a 500 may be what becomes of a member that a server does not expect
@@ -96,7 +97,8 @@ class Probe:
         """Ask. Raises `TargetUnfit` for a server that no option helps with, and `TargetUnreachable`."""
         self._before = await scrape(self.http) if self.ask.salt else None
         settings = self._before.labels("vllm:cache_config_info") if self._before is not None else {}
-        block = int(settings["block_size"]) if settings.get("block_size", "").isdecimal() else DEFAULT_BLOCK_TOKENS
+        size = settings.get("block_size", "")
+        block = int(size) if size.isdecimal() and len(size) <= _BLOCK_DIGITS else DEFAULT_BLOCK_TOKENS
         self._length = max(1, min(max(256, 4 * block), (self.max_model_len or 4096) - OUTPUT_TOKENS))
         self._continuous = self.ask.continuous and self.form.usage
         body, answer = await self._post(self.form, salt=self.ask.salt)

@@ -44,10 +44,8 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
         try:
             fault = await _not_up(http)
         except Unreachable as error:
-            if error.why in ("lost", "protocol") and await http.speaks_tls():
-                raise Unreachable(
-                    f"{http.base}: this port speaks TLS; write https:// instead of http://", "tls"
-                ) from None
+            if error.why in ("lost", "protocol") and (told := await http.instead()):
+                raise Unreachable(f"{http.base}: {told}", "protocol") from None
             if error.why not in _WORTH_WAITING:
                 raise
             fault = str(error)

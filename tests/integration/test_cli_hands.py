@@ -67,12 +67,11 @@ def speaking(words: bytes, *, tls: ssl.SSLContext | None = None) -> Iterator[int
                 return
             with connection:
                 try:
-                    link = tls.wrap_socket(connection, server_side=True) if tls else connection
-                    link.recv(4096)
-                    link.sendall(words)
-                    link.shutdown(socket.SHUT_WR)
-                    link.recv(4096)
-                    link.close()
+                    with tls.wrap_socket(connection, server_side=True) if tls else connection as link:
+                        link.recv(4096)
+                        link.sendall(words)
+                        link.shutdown(socket.SHUT_WR)
+                        link.recv(4096)
                 except OSError:
                     continue
 

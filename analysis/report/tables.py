@@ -60,7 +60,7 @@ def _verdict_row(row: Row, confirmed: bool) -> tuple[str, ...]:
         _rate(row["rate"]),
         realised if realised == sent else f"{realised} / {sent}",
         runs,
-        bound + _span(row["attainment"], lambda share: f"{share:.2%}"),
+        "–" if row["attainment"] is None else f"{bound}{_span(row['attainment'], _percent)}%",
         "–" if row["goodput"] is None else f"{row['goodput'][0]:.3g}",
         "–" if row["token_goodput"] is None else f"{row['token_goodput'][0]:.0f}",
         str(row["errors"]),
@@ -80,7 +80,7 @@ def failures(answer: Row) -> list[str]:
 def latency_table(answer: Row) -> Table:
     """One row a rate: p50 / p95 / p99 of each latency among ok requests, ms, the worst of the runs."""
     return Table(
-        title="Latencies of ok requests, ms: p50 / p95 / p99, each the worst of the runs",
+        title="Latencies of ok requests, ms: p50/p95/p99, each the worst of the runs",
         columns=("rate", *(_NAMES[metric] for metric in LATENCIES), "check"),
         rows=tuple(
             (_rate(row["rate"]), *(_percentiles(row["worst"][metric]) for metric in LATENCIES), _check(row, confirmed))
@@ -248,11 +248,15 @@ def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
 
 def _check(row: Row, confirmed: bool) -> str:
     check = "explored" if row["check"] == "INCOMPLETE" and row["runs"] and not confirmed else row["check"]
-    return f"{check} (fresh)" if confirmed else str(check)
+    return f"{check} fresh" if confirmed else str(check)
 
 
 def _rate(rate: float) -> str:
     return f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
+
+
+def _percent(share: float) -> str:
+    return "100" if share == 1 else f"{100 * share:.2f}"
 
 
 def _span(span: Sequence[float] | None, form: Callable[[float], str]) -> str:
@@ -267,11 +271,11 @@ def _ms(seconds: float | None) -> str:
         return "–"
     if seconds == float("inf"):
         return "∞"
-    return f"{seconds * 1e3:.1f}" if seconds < 10 else f"{seconds * 1e3:.0f}"
+    return f"{seconds * 1e3:.1f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
 def _percentiles(found: Row) -> str:
-    return " / ".join(_ms(found[p]) for p in PERCENTILES)
+    return "/".join(_ms(found[p]) for p in PERCENTILES)
 
 
 def _tokens(edges: Sequence[float]) -> str:

@@ -91,9 +91,9 @@ def sweep_command(
             lambda stop: sweep(setup, directory, resume=resume is not None, progress=progress, stop=stop)
         )
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)
-    if not as_json and outcome.name in ("ABORTED", "BUDGET_EXHAUSTED"):
+    if outcome.name in ("ABORTED", "BUDGET_EXHAUSTED"):
         more = "" if outcome.name == "ABORTED" else " with more of it"
-        print_lines(f"{going_on(directory).capitalize()}{more}")
+        typer.echo(f"{going_on(directory).capitalize()}{more}", err=as_json)
     raise typer.Exit(exit_code(outcome, chosen.require))
 
 

@@ -38,6 +38,7 @@ from loadgen.plan.types import NS, RunPlan
 from loadgen.planned import criteria_of, plan_of, run_options
 from loadgen.progress import Progress
 from loadgen.run import Done
+from loadgen.send.api import RunOutput, SendOptions
 from loadgen.sweep import Budget, carry_out
 from loadgen.warmup import warm_target
 from loadgen.workload import seed_book
@@ -101,12 +102,20 @@ class MemoryRunner:
         """Simulate and judge a run."""
         return self.run(request)
 
+    def options(self, request: RunRequest, plan: RunPlan) -> SendOptions:
+        """How the load of a run is offered."""
+        setup = self.on.setup
+        return run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+
+    def seen(self, request: RunRequest, output: RunOutput) -> None:
+        """Called with a run's records before they are judged."""
+
     def run(self, request: RunRequest) -> Done:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        options = run_options(request, plan, scenario, workload, early_fail=self.early_fail)
-        output = simulate_run(plan, self.on.profile, options, events=False)
+        output = simulate_run(plan, self.on.profile, self.options(request, plan), events=False)
+        self.seen(request, output)
         sent = len(output.requests)
         return Done(
             verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload)),

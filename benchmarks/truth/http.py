@@ -32,7 +32,7 @@ PROFILE = "llama8b-80gb"
 # bounds far above what a shared machine is late by: a client that is late by more than 1 % of them refuses a verdict
 SWEEP = {
     "slo": ("ttft<=800ms", "tpot<=50ms"), "input": "256", "output": "16", "rate": "12..48", "width": "10%", "runs": 3,
-    "confirm": 2, "cohort": 250, "warmup": "2s",
+    "cohort": 250, "warmup": "2s",
 }  # fmt: skip
 
 

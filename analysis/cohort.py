@@ -10,7 +10,17 @@ import pandas as pd
 
 from analysis.records import NS_PER_S, Bools, Floats, Ints, numbers
 
-__all__ = ["PERCENTILES", "cohort_of", "describe", "event_rate", "mask", "nearest_rank", "realised_rate", "sent_rate"]
+__all__ = [
+    "PERCENTILES",
+    "cohort_of",
+    "describe",
+    "event_rate",
+    "mask",
+    "mean_age_s",
+    "nearest_rank",
+    "realised_rate",
+    "sent_rate",
+]
 
 PERCENTILES: Final = {"p50": Fraction(1, 2), "p95": Fraction(95, 100), "p99": Fraction(99, 100)}
 
@@ -60,6 +70,16 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
             found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}
             found |= {f"max{suffix}": float(among[-1]), f"mean{suffix}": float(among.mean())}
     return found
+
+
+def mean_age_s(residences_s: Floats) -> float:
+    """E[S²]/E[S] of residences S, shape (n,), seconds; NaN of nothing, and where all are 0.
+
+    The mean residence of what is in service at an instant, where long requests are met more often: a few long ones in
+    a hundred fill a server for as long as they last, which neither the mean nor the median of S shows.
+    """
+    total = float(residences_s.sum())
+    return float(residences_s @ residences_s) / total if total > 0 else float("nan")
 
 
 def event_rate(at_ns: Ints) -> float | None:

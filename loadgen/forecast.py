@@ -13,6 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup
 from loadgen.plan.seeds import stream
 from loadgen.scenario import Scenario
+from loadgen.warmup import warm_requests
 
 __all__ = ["BETWEEN_S", "Forecast", "forecast"]
 
@@ -76,8 +77,9 @@ def forecast(setup: Setup) -> Forecast:
         thin=_thin(scenario, spec.grid[0]),
         settings=(
             f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
-            f"{spec.runs} runs a rate, windows of {measured} after "
-            f"{format_duration(scenario.warmup)} warm-up{confirm}; time-out {format_duration(workload.timeout_s)}"
+            f"{spec.runs} runs a rate, windows of {measured} after {format_duration(scenario.warmup)} warm-up or more, "
+            f"which {warm_requests(scenario, spec.grid[0])} requests before the first run decide{confirm}; time-out "
+            f"{format_duration(workload.timeout_s)}"
             + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
         ),
     )

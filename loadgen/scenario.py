@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -20,7 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from analysis.slo import Slo, parse_slo
-from analysis.units import parse_share
+from analysis.units import format_duration, parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
 from loadgen.redact import REDACTED
@@ -312,12 +313,29 @@ class Scenario(BaseModel):
         return self.runs if self.confirm is None else self.confirm
 
     def timeout_s(self, output_tokens_max: int) -> float:
-        """2 × max(B_e, B_f + (O_max - 1)·B_d), at least 60 s (method, section 6), unless asked otherwise."""
-        if self.timeout is not None:
-            return self.timeout
+        """How long a request may take, seconds (method, section 6), for outputs of at most so many tokens.
+
+        2 × max(B_e, B_f + (O_max - 1)·B_d), at least 1 min and at most 1 h; 10 min where the SLO bounds no answer's
+        length. Raises `ScenarioError` where the time asked for, or that hour, would end requests that keep the SLO.
+        """
         slo = self.objective
-        generation = (slo.ttft_s or 0.0) + (output_tokens_max - 1) * (slo.tpot_s or 0.0)
-        return max(2 * max(slo.e2e_s or 0.0, generation), defaults.MIN_TIMEOUT_S)
+        allowed = {name: bound for name, bound in slo.bounds().items() if name != "tpot"}
+        generation_s = (slo.ttft_s or 0.0) + (output_tokens_max - 1) * (slo.tpot_s or 0.0)
+        default_s = 2 * max(generation_s, slo.e2e_s or 0.0)
+        default_s = max(default_s, defaults.MIN_TIMEOUT_S)
+        if slo.tpot_s is None and slo.e2e_s is None:
+            default_s = max(default_s, defaults.UNBOUNDED_TIMEOUT_S)
+        elif slo.e2e_s is None:
+            allowed[f"an output of {output_tokens_max} tokens"] = min(generation_s, defaults.MAX_TIMEOUT_S)
+        timeout_s = min(default_s, defaults.MAX_TIMEOUT_S) if self.timeout is None else self.timeout
+        longest = max(allowed, key=lambda name: allowed[name], default="")
+        if timeout_s < (longest_s := allowed.get(longest, 0.0)):
+            raise ScenarioError(
+                f"--timeout: {format_duration(timeout_s)} ends requests that keep the SLO, which gives {longest} "
+                f"{format_duration(longest_s)}: pass --timeout {math.ceil(longest_s)}s or more"
+                + (", or bound --output" if longest.startswith("an ") else "")
+            )
+        return timeout_s
 
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""

@@ -137,7 +137,7 @@ _OPTIONS: dict[str, Any] = {
     "require": _float(_PROMISE, "Exit with 0 only if a confirmed capacity reaches this rate."),
     "window": _text(_EVIDENCE, "Measured window of a run (default 120s).", _DURATION),
     "cohort": _int(_EVIDENCE, "Requests in the measured window, instead of --window."),
-    "warmup": _text(_EVIDENCE, "Warm-up of a run (default 20s, or 3 × p95 E2E if longer).", _DURATION),
+    "warmup": _text(_EVIDENCE, "Warm-up of a run (default 20s, or longer if answers are).", _DURATION),
     "timeout": _text(_EVIDENCE, "Time limit of one request, from its scheduled instant.", _DURATION),
     "runs": _int(_EVIDENCE, "R, replicates per rate (default 5)."),
     "confirm": _int(_EVIDENCE, "R_c, fresh runs that must confirm the answer (default R)."),

@@ -10,6 +10,7 @@ import pytest
 from loadgen.errors import ScenarioError
 from loadgen.scenario import Scenario, differences
 from loadgen.scenario_file import SHIPPED, load_scenario
+from loadgen.workload import Workload
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,35 @@ def test_the_hash_covers_results_and_not_budgets_and_survives_the_disk() -> None
 def test_the_timeout_follows_the_slo() -> None:
     assert load_scenario(None, {"slo": ("ttft<=1s", "tpot<=100ms")}).timeout_s(1001) == pytest.approx(202.0)
     assert load_scenario(None, {"slo": ("e2e<=1s",)}).timeout_s(128) == 60.0
-    assert load_scenario(None, {"timeout": "5s"}).timeout_s(128) == 5.0
+    assert load_scenario(None, {"timeout": "8s"}).timeout_s(128) == 8.0
+    # a first token promises nothing of the last one: long outputs are not to be our own time-outs
+    assert load_scenario(None, {"slo": ("ttft<=800ms",)}).timeout_s(8000) == 600.0
+    # lognormal without a range reaches 10^7 tokens, which a TPOT would give 277 h
+    assert load_scenario(None, {"slo": ("ttft<=1s", "tpot<=50ms")}).timeout_s(10_000_000) == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("slo", "timeout", "says"),
+    [
+        (("ttft<=3s",), "1s", "1s ends requests that keep the SLO, which gives ttft 3s: pass --timeout 3s or more"),
+        (("e2e<=30s", "tpot<=1s"), "20s", "which gives e2e 30s"),
+        (("client_queue<=5s",), "4s", "which gives client_queue 5s"),
+        (("ttft<=800ms", "tpot<=50ms"), "5s", "an output of 128 tokens 7.15s: pass --timeout 8s or more, or bound"),
+        (("e2e<=2h",), None, "1h 00m ends requests that keep the SLO, which gives e2e 2h 00m"),
+    ],
+)
+def test_a_timeout_that_ends_what_keeps_the_slo_is_refused(
+    slo: tuple[str, ...], timeout: str | None, says: str
+) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        Workload.of(load_scenario(None, {"slo": slo} | ({} if timeout is None else {"timeout": timeout})))
+    assert says in str(refused.value)
+    assert str(refused.value).startswith("--timeout: ")
+
+
+def test_what_the_slo_bounds_otherwise_needs_no_longer_timeout() -> None:
+    bounded = load_scenario(None, {"slo": ("e2e<=10s", "tpot<=50ms"), "timeout": "10s"})
+    assert bounded.timeout_s(10_000) == 10.0  # nobody keeps 10 s in 500
 
 
 def test_every_shipped_scenario_is_valid_and_says_what_it_answers() -> None:

@@ -61,7 +61,7 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         content_key=key,
         cohort=cohort,
         replicate=0 if request.kind == "sentinel" else request.replicate,
-        confirm=request.kind == "confirm",
+        block=request.block,
     )
 
 

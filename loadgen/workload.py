@@ -73,8 +73,15 @@ class Workload:
             if scenario.replicates == "once":
                 recorded = Recorded.once(scenario, read, rates[0])
             else:
-                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
-            warnings = recorded.warnings(scenario.window, rates)
+                recorded = Recorded.in_blocks(
+                    scenario,
+                    read,
+                    rates=rates,
+                    explore=spec.runs,
+                    prove=spec.confirm,
+                    prove_width=defaults.CONFIRM_WINDOW_FACTOR if spec.confirm else 1,
+                )
+            warnings = recorded.warnings(scenario.window, rates, candidates=len(spec.grid))
             longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(
             arrivals=arrivals,
@@ -111,11 +118,12 @@ class Workload:
         content_key: tuple[float, int] | None = None,
         cohort: int | None = None,
         replicate: int = 0,
-        confirm: bool = False,
+        block: int = -1,
     ) -> RunPlan:
         """The plan of one run; with `cohort`, its window lasts until so many requests are in it.
 
-        `replicate` and `confirm` say which part of a trace it replays, where one is replayed.
+        `replicate` and `block` (the candidate's ordinal c, −1 where a rate is explored) say which part of a trace it
+        replays, where one is replayed.
         A closed loop takes its requests from a plan that no client could use up. Raises `ScenarioError` where rate and
         window make an impossible one.
         """
@@ -129,7 +137,7 @@ class Workload:
                     window=window,
                     lengths=self.lengths,
                     replicate=replicate,
-                    confirm=confirm,
+                    block=block,
                     format=self.format,
                     arrival_seed=self.arrival_seed,
                     workload_seed=self.workload_seed,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -21,8 +20,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from analysis.slo import Slo, parse_slo
-from analysis.units import format_duration, parse_share
+from analysis.units import parse_share
 from loadgen import defaults
+from loadgen.canonical import canonical
 from loadgen.errors import ScenarioError
 from loadgen.redact import REDACTED
 from loadgen.settings import (
@@ -210,8 +210,7 @@ class Scenario(BaseModel):
         def refuse(text: str) -> None:
             raise ValueError(text)
 
-        if self.seeds is not None and self.seed is not None:
-            refuse("seeds and seed exclude each other: give the replicates' seeds, or one seed that derives them")
+        self._no_contradictions_of_seeds(refuse)
         if self.burstiness is not None and self.cv is not None:
             refuse("burstiness and cv say the same thing (cv = 1/sqrt(burstiness)): give one")
         if self.arrivals != "gamma" and (self.burstiness is not None or self.cv is not None):
@@ -246,6 +245,12 @@ class Scenario(BaseModel):
             if any(_SECRET.search(word) for word in command):
                 raise ValueError(f"{key} names a secret and would be stored: let the command read a file or a variable")
         return self
+
+    def _no_contradictions_of_seeds(self, refuse: Callable[[str], None]) -> None:
+        if self.seeds is not None and self.seed is not None:
+            refuse("seeds and seed exclude each other: give the replicates' seeds, or one seed that derives them")
+        if self.seeds is not None and self.seeding == "fresh":
+            refuse("seeds and seeding = fresh exclude each other: fresh draws new seeds for every rate; give seed")
 
     def _no_contradictions_of_a_trace(self, refuse: Callable[[str], None]) -> None:
         file = self.arrivals_file
@@ -312,31 +317,6 @@ class Scenario(BaseModel):
         """R_c, by default R."""
         return self.runs if self.confirm is None else self.confirm
 
-    def timeout_s(self, output_tokens_max: int) -> float:
-        """How long a request may take, seconds (method, section 6), for outputs of at most so many tokens.
-
-        2 × max(B_e, B_f + (O_max - 1)·B_d), at least 1 min and at most 1 h; 10 min where the SLO bounds no answer's
-        length. Raises `ScenarioError` where the time asked for, or that hour, would end requests that keep the SLO.
-        """
-        slo = self.objective
-        allowed = {name: bound for name, bound in slo.bounds().items() if name != "tpot"}
-        generation_s = (slo.ttft_s or 0.0) + (output_tokens_max - 1) * (slo.tpot_s or 0.0)
-        default_s = 2 * max(generation_s, slo.e2e_s or 0.0)
-        default_s = max(default_s, defaults.MIN_TIMEOUT_S)
-        if slo.tpot_s is None and slo.e2e_s is None:
-            default_s = max(default_s, defaults.UNBOUNDED_TIMEOUT_S)
-        elif slo.e2e_s is None:
-            allowed[f"an output of {output_tokens_max} tokens"] = min(generation_s, defaults.MAX_TIMEOUT_S)
-        timeout_s = min(default_s, defaults.MAX_TIMEOUT_S) if self.timeout is None else self.timeout
-        longest = max(allowed, key=lambda name: allowed[name], default="")
-        if timeout_s < (longest_s := allowed.get(longest, 0.0)):
-            raise ScenarioError(
-                f"--timeout: {format_duration(timeout_s)} ends requests that keep the SLO, which gives {longest} "
-                f"{format_duration(longest_s)}: pass --timeout {math.ceil(longest_s)}s or more"
-                + (", or bound --output" if longest.startswith("an ") else "")
-            )
-        return timeout_s
-
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""
         stored = self.model_dump(mode="json", exclude_defaults=True)
@@ -351,8 +331,9 @@ class Scenario(BaseModel):
 
     @property
     def sha256(self) -> str:
-        """Hash of everything that can change a result."""
-        kept = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_HASHED}
+        """Hash of everything that can change a result: of values, not of how they are written."""
+        meant = canonical(self.model_dump(mode="json"))
+        kept = {key: value for key, value in meant.items() if key not in NOT_HASHED}
         return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -381,4 +362,5 @@ def validated(values: dict[str, Any], where: str, *, option: bool) -> Scenario:
 def differences(before: Scenario, now: Scenario) -> list[str]:
     """Keys that can change a result and differ, as `key: before → now`."""
     left, right = before.model_dump(mode="json"), now.model_dump(mode="json")
-    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in NOT_HASHED and left[k] != right[k]]
+    meant, means = canonical(left), canonical(right)
+    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in NOT_HASHED and meant[k] != means[k]]

@@ -20,6 +20,8 @@ from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
 from loadgen.recorded import ReadTrace, Recorded, length_table, read_arrivals, reading_of
 from loadgen.scenario import Scenario
+from loadgen.settings import parse_token_ids
+from loadgen.timeout import timeout_s_of
 from traces.errors import TraceError
 from traces.fit import fit_gamma, fit_mmpp2
 from traces.trace import Trace
@@ -95,7 +97,7 @@ class Workload:
             arrival_seed=scenario.arrival_seed,
             workload_seed=scenario.workload_seed,
             window_s=scenario.window,
-            timeout_s=scenario.timeout_s(lengths.output_max),
+            timeout_s=timeout_s_of(scenario, lengths.output_max),
             closed=scenario.closed,
             cohort=scenario.cohort,
         )
@@ -168,7 +170,7 @@ def request_format(scenario: Scenario) -> RequestFormat:
         prompt=scenario.prompt_kind,
         stop=scenario.stop,
         temperature=scenario.temperature,
-        token_ids=_asked("token_ids", _token_ids, scenario.token_ids),
+        token_ids=_asked("token_ids", parse_token_ids, scenario.token_ids),
     )
 
 
@@ -260,13 +262,6 @@ def _lengths(scenario: Scenario, table: LengthTable | None) -> Lengths:
         ),
         "",
     )
-
-
-def _token_ids(text: str) -> tuple[int, int]:
-    low, dots, high = text.partition("..")
-    if not dots or not low.strip().isdecimal() or not high.strip().isdecimal() or int(low) >= int(high):
-        raise ValueError(f"{text!r} is not a range of vocabulary ids; write it as 1000..4000")
-    return int(low), int(high)
 
 
 def _asked(option: str, read: Callable[[str], T], text: str) -> T:

@@ -44,7 +44,11 @@ def answer(
         "capacity": outcome.capacity,
         "bracket": [outcome.lower, outcome.upper],
         "support": outcome.support,
-        "confirmation": {"passes": outcome.confirm_passes, "pass_share_lower_bound": outcome.proof},
+        "confirmation": {
+            "passes": outcome.confirm_passes,
+            # blocks of one history are no independent trials
+            "pass_share_lower_bound": outcome.proof if conditions.get("replicates") in (None, "replicate") else None,
+        },
         "inversions": [list(pair) for pair in outcome.inversions],
         "conditions": dict(conditions),
         "rates": _rates(outcome.rates, "search", runs, buckets),

@@ -234,12 +234,13 @@ def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
 def _cut_at(cohort: pd.DataFrame) -> int:
     """The total that all short outputs were cut at; 0 if there is none.
 
-    A server that is asked for more than its context holds may give what fits and call it done.
+    A server that is asked for more than its context holds may give what fits and call it done. Only prompts of
+    different lengths show that: where all are alike, any other fault gives equal totals too.
     """
     short = outcome_is(cohort, "short_output")
     given, output = numbers(cohort, "input_tokens")[short], numbers(cohort, "output_tokens")[short]
     totals = np.unique(given + output)
-    return int(totals[0]) if given.size > 1 and given.min() >= 0 and totals.size == 1 else 0
+    return int(totals[0]) if np.unique(given).size > 1 and given.min() >= 0 and totals.size == 1 else 0
 
 
 def _finish_reasons(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:

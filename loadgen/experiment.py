@@ -176,20 +176,24 @@ async def opened_runner(
         progress.note(f"{offering.label}: ready, model {offering.model}")
         # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
         part = f"{experiment_id}/{secrets.token_hex(4)}" if resume else experiment_id
+        # a replay that is to be measured from its first request on
+        at_once = setup.scenario.replicates == "once" and setup.scenario.warmup == 0
         warmup_s = await warm_target(
-            setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop
-        )
-        if setup.scenario.replicates == "once" and setup.scenario.warmup == 0:
-            warmup_s = 0.0  # a replay that is to be measured from its first request on
+            setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop,
+            fixes=not resume and not at_once,
+        )  # fmt: skip
+        if at_once:
+            warmup_s = 0.0
         if resume:
             store = ExperimentStore.open(directory)
             warmup_s = read_json(directory / "experiment.json")["warmup_s"]
-        else:
-            store = ExperimentStore.create(
-                directory, await _manifest(setup, offering, kind=kind, experiment_id=experiment_id, warmup_s=warmup_s)
-            )
-        if note := warmup_note(setup.scenario, warmup_s):
+        note = "" if at_once else warmup_note(setup.scenario, warmup_s, setup.spec.grid[0])
+        if note:
             progress.note(note)
+        if not resume:
+            manifest = await _manifest(setup, offering, kind=kind, experiment_id=experiment_id, warmup_s=warmup_s)
+            manifest["notes"] += [note] if note else []
+            store = ExperimentStore.create(directory, manifest)
         try:
             yield Runner(
                 scenario=setup.scenario,

@@ -13,6 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup
 from loadgen.plan.seeds import stream
 from loadgen.scenario import Scenario
+from loadgen.warmup import warm_requests
 
 __all__ = ["BETWEEN_S", "Forecast", "forecast"]
 
@@ -76,8 +77,9 @@ def forecast(setup: Setup) -> Forecast:
         thin=_thin(scenario, spec.grid[0]),
         settings=(
             f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
-            f"{spec.runs} runs{proof or ' a rate'}, windows of {measured} after "
-            f"{format_duration(scenario.warmup)} warm-up; time-out {format_duration(workload.timeout_s)}"
+            f"{spec.runs} runs{proof or ' a rate'}, windows of {measured} after {format_duration(scenario.warmup)} "
+            f"warm-up or more, which {warm_requests(scenario, spec.grid[0])} requests before the first run decide; "
+            f"time-out {format_duration(workload.timeout_s)}"
             + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
         ),
     )
@@ -90,7 +92,7 @@ def _thin(scenario: Scenario, lowest_rate: float) -> str:
     """
     if scenario.cohort is not None:
         return ""
-    expected, needed = lowest_rate * scenario.window, scenario.min_requests
+    expected, needed = lowest_rate * scenario.window, scenario.least_requests
     enough_s = math.ceil((1 + math.sqrt(1 + needed)) ** 2 / lowest_rate)  # brings n with n − 2√n = needed
     text = (
         f"at {lowest_rate:g} requests/s a window of {format_duration(scenario.window)} brings about {expected:.0f} "

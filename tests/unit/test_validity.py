@@ -227,10 +227,13 @@ def test_an_empty_cohort_is_no_evidence() -> None:
 
 def test_outputs_cut_at_one_total_name_the_server_s_limit() -> None:
     outcome = some(N, "short_output", "ok", first=IN_WINDOW, count=40)
-    short = served(outcome=outcome, output_tokens_planned=200, output_tokens=96, input_tokens=4000)
+    given = np.where(np.arange(N) % 2, 4000, 3990)
+    short = served(outcome=outcome, output_tokens_planned=200, output_tokens=4096 - given, input_tokens=given)
     finding = found(short)["output_lengths"]
     assert blocks(finding, "workload")
     assert finding.text.endswith("all end at 4096 tokens with their prompt, the server's limit")
+    alike = served(outcome=outcome, output_tokens_planned=97, output_tokens=96, input_tokens=4000)
+    assert "limit" not in found(alike)["output_lengths"].text  # equal prompts make equal totals whatever the fault
 
 
 def test_a_forced_output_that_ends_by_itself_is_told() -> None:

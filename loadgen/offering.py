@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
+from analysis.records import outcome_is
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import TargetUnfit, UsageError
@@ -187,6 +189,14 @@ class LiveOffering:
             self.notes.append(self.between.unseen)
         return odd
 
+    async def settled(self) -> str:
+        """See `Offering`."""
+        return await self.between.settled()
+
+    def looks(self) -> list[dict[str, Any]]:
+        """See `Offering`."""
+        return [asdict(look) for look in self.between.take_looks()]
+
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
         return await self.target.identity()
@@ -195,9 +205,17 @@ class LiveOffering:
         """See `Offering`."""
         return await self.target.environment()
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
         """See `Offering`; a restart between runs is what two of the policies are for."""
-        return changed(before, after, restarted=between_runs and self.scenario.cache in ("restart", "command"))
+        meant = between_runs and self.scenario.cache in ("restart", "command")
+        return changed(before, after, restarted=restarted or meant)
 
     async def offer(
         self,
@@ -228,6 +246,8 @@ class LiveOffering:
                 observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
         output.observed = observed
+        given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
+        self.between.load_ended(cancelled=bool(given_up.any()))
         return output
 
 
@@ -269,6 +289,14 @@ class VirtualOffering:
         """Every simulated run begins idle and cold."""
         return ""
 
+    async def settled(self) -> str:
+        """Nobody else is there."""
+        return ""
+
+    def looks(self) -> list[dict[str, Any]]:
+        """There is nothing to look at."""
+        return []
+
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
         return {"profile": self.profile_name, "description": self.profile.description}
@@ -277,7 +305,14 @@ class VirtualOffering:
         """A simulated run has no machine."""
         return {}
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
         """A profile does not change."""
         return ""
 

@@ -25,7 +25,7 @@ OutcomeName = Literal[
     "UNFINISHED",  # interrupted, and not resumed yet
 ]
 # what ends a search from outside
-StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "UNSTABLE_TARGET", "UNFINISHED"]
+StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "CLIENT_LIMITED", "UNSTABLE_TARGET", "UNFINISHED"]
 Support = Literal["provisional", "replicated", "confirmed"]  # min(2, R) passes, all R, all R and all R_c
 
 

@@ -319,6 +319,7 @@ async def _manifest(
             "environment": dict(await offering.environment()),
             "notes": setup.scenario.stored().get("note", {}),
             "format": asdict(setup.workload.format),
+            "events_per_read": offering.events_per_read,
         },
         "notes": [*offering.notes, *setup.workload.notes],
     }

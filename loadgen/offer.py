@@ -47,6 +47,11 @@ class Offering(Protocol):
         ...
 
     @property
+    def events_per_read(self) -> float | None:
+        """How many token events one read of a single request's stream brought; `None` where there is no network."""
+        ...
+
+    @property
     def notes(self) -> list[str]:
         """What every output has to say about this target."""
         ...

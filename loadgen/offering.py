@@ -108,6 +108,7 @@ class LiveOffering:
     content_unpaired: bool  # that it works could not be proved: content differs between rates instead
     between: Between
     format: RequestFormat | None = None
+    events_per_read: float | None = None
     watches: Sequence[IdleWatch] = ()
     observer: Observer | None = None  # reads the target's metrics while load is on
     notes: list[str] = field(default_factory=list)
@@ -144,6 +145,7 @@ class LiveOffering:
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
             format=form,
+            events_per_read=found.events_per_read,
             watches=watches,
         )
         if scenario.insecure:
@@ -259,6 +261,7 @@ class VirtualOffering:
     profile: Profile = field(init=False)
     content_unpaired: bool = False
     format: RequestFormat | None = None
+    events_per_read: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -30,11 +30,11 @@ import anyio
 
 from loadgen.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
-from loadgen.target.command import run_command
+from loadgen.target.command import TIMEOUT_S, run_command
 from loadgen.target.ready import Progress
-from loadgen.target.target import Idle, Target
+from loadgen.target.target import IDLE_WAIT_S, PATIENCE_S, RESET_S, WARM_TIMEOUT_S, Idle, Target
 
-__all__ = ["Between", "Look", "Policy"]
+__all__ = ["Between", "Look", "Policy", "longest_between_s"]
 
 Policy = Literal["salt", "reset", "restart", "command", "keep"]
 
@@ -43,10 +43,23 @@ PROBES: Final = 3  # the quickest counts, for what slows one of them down need n
 SLOWER: Final = 1.5
 SLACK_S: Final = 0.02  # a quick server's probe doubles by what a busy client adds
 LINGER_S: Final = 0.5  # a gauge may show a request for so long after its answer
-IDLE_WAIT_S: Final = 60.0
 HEALTH_WAIT_S: Final = 30.0
-RESIDUE_WAIT_S: Final = 300.0  # where only probes can tell when cancelled requests have left
+RESIDUE_WAIT_S: Final = 120.0  # where only probes can tell when cancelled requests have left
 WARM_REQUESTS: Final = 8  # after a restart; the run's own warm-up follows
+
+
+PROBE_LIMIT_S: Final = 30.0  # of a round
+
+
+def longest_between_s(policy: Policy, ready_timeout_s: float) -> float:
+    """The longest that may pass between the load of two runs before the search is told or ended, seconds."""
+    looks_s = 2 * (IDLE_WAIT_S + 4 * PROBE_LIMIT_S + max(HEALTH_WAIT_S, RESIDUE_WAIT_S))
+    acts_s = {
+        "reset": RESET_S,
+        "restart": TIMEOUT_S + 2 * ready_timeout_s + 2 * IDLE_WAIT_S + WARM_REQUESTS * WARM_TIMEOUT_S,
+        "command": TIMEOUT_S + ready_timeout_s + IDLE_WAIT_S,
+    }
+    return looks_s + 2 * PATIENCE_S + acts_s.get(policy, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +126,7 @@ class Between:
 
         Raises `TargetUnreachable` where it is gone, and `ClientLimited`.
         """
-        idle = await self.target.wait_idle(IDLE_WAIT_S)
+        idle = await self.target.wait_idle()
         self._loaded = False
         if idle.idle is False:  # our own work may last longer: before the next run it must have ended
             self._loaded = True
@@ -179,7 +192,13 @@ class Between:
         if self._first_s:
             took_s, slow = await self._probed(when)
         else:
-            took_s = self._first_s = await self._probe()
+            try:
+                took_s = self._first_s = await self._probe()
+            except TimeoutError:
+                label = self.target.label
+                raise TargetUnfit(
+                    f"{label}: idle, and no answers to small requests within {PROBE_LIMIT_S:g} s"
+                ) from None
         if slow:
             limit_s, pause_s = RESIDUE_WAIT_S if residue else self.health_wait_s, 0.5
             again = slow
@@ -212,8 +231,9 @@ class Between:
             took_s = await self._probe()
             if took_s > limit_s:
                 took_s = min(took_s, await self._probe())
-        except TargetUnfit as failed:
-            return None, f"a small request to the idle target {when} the run failed: {failed}"
+        except (TargetUnfit, TimeoutError) as failed:
+            why = str(failed) or f"no answers within {PROBE_LIMIT_S:g} s"
+            return None, f"a small request to the idle target {when} the run failed: {why}"
         if took_s <= limit_s:
             return took_s, ""
         return took_s, (
@@ -224,5 +244,6 @@ class Between:
     async def _probe(self) -> float:
         """Seconds to the first token of a small request, the slowest server's, each one's quickest of three."""
         n = len(self.target.urls)
-        took_s = await self.target.warm(PROBES * n, (PROBE_TOKENS,), self.form)
+        with anyio.fail_after(PROBE_LIMIT_S):
+            took_s = await self.target.warm(PROBES * n, (PROBE_TOKENS,), self.form)
         return max(min(took_s[server::n]) for server in range(n))

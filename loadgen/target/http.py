@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +53,6 @@ class Answer:
     location: str = ""
     retry_after: str = ""
     date: str = ""  # the server's clock
-    reads: tuple[tuple[int, int], ...] = ()  # monotonic ns of each read, and how much of the body there was then
     secrets: tuple[str, ...] = field(default=(), repr=False)  # sent with the request, and kept out of `excerpt`
 
     def json(self) -> Any:
@@ -171,7 +169,6 @@ class Http:
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         kept, truncated = bytearray(), False
-        reads: list[tuple[int, int]] = []
         try:
             # httpx bounds each read, so that a server which trickles could hold us for ever: bound the whole as well
             with anyio.fail_after(timeout):
@@ -180,7 +177,6 @@ class Http:
                 ) as response:
                     async for chunk in response.aiter_bytes():
                         kept += chunk
-                        reads.append((time.monotonic_ns(), len(kept)))
                         if len(kept) > limit:
                             truncated = True
                             break
@@ -196,7 +192,7 @@ class Http:
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
             retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
-            reads=tuple(reads), secrets=secrets_of(self.headers),
+            secrets=secrets_of(self.headers),
         )  # fmt: skip
 
 

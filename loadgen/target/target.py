@@ -29,12 +29,15 @@ from loadgen.target.probe import Probe, timed_request, warmup_body
 from loadgen.target.ready import Progress, wait_ready
 from loadgen.target.tokenizer import Untold, exact_text
 
-__all__ = ["Idle", "Target", "open_target"]
+__all__ = ["IDLE_WAIT_S", "PATIENCE_S", "RESET_S", "WARM_TIMEOUT_S", "Idle", "Target", "open_target"]
 
 T = TypeVar("T")
 
 EMULATOR_MARK: Final = "loadgen-emulator"  # in the version of every emulated server, and in no other
 PATIENCE_S: Final = 60.0
+IDLE_WAIT_S: Final = 60.0
+RESET_S: Final = 60.0
+WARM_TIMEOUT_S: Final = 120.0
 _BUSY: Final = (400, 409, 429, 503)  # to a reset: what servers say while blocks of the cache are still in use
 PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
@@ -107,7 +110,7 @@ class Target:
                 return False
         return True
 
-    async def wait_idle(self, timeout_s: float = 60.0) -> Idle:
+    async def wait_idle(self, timeout_s: float = IDLE_WAIT_S) -> Idle:
         """Wait until no server runs or holds a request; says so if that cannot be seen. Raises `TargetUnreachable`."""
         began_s = anyio.current_time()
         pause_s, first = 0.02, None
@@ -135,7 +138,7 @@ class Target:
         request_format: RequestFormat | None = None,
         *,
         concurrency: int = 1,
-        timeout_s: float = 120.0,
+        timeout_s: float = WARM_TIMEOUT_S,
     ) -> list[float]:
         """Send `n` requests whose prompts no run uses; their E2E in seconds, in order of their sending.
 
@@ -175,10 +178,8 @@ class Target:
         for http in self.https:
             probe = Probe(
                 http=http,
-                path=PATHS[form.endpoint],
-                model=self.model,
+                endpoint=replace(self.endpoint(form, extras), urls=(http.base,)),
                 form=form,
-                extras=extras or {},
                 max_model_len=self.max_model_len,
                 ask=ask or Unasked(),
             )
@@ -213,7 +214,7 @@ class Target:
         beyond = f"{text.overhead_tokens} tokens of each are the chat template's or special"
         return replace(form, text=text), f"text prompts are exact by the server's tokenizer; {beyond}"
 
-    async def reset_cache(self, *, timeout_s: float = 60.0) -> None:
+    async def reset_cache(self, *, timeout_s: float = RESET_S) -> None:
         """Empty the prefix caches, an external one too, and read whether they were.
 
         Tries again where a server says that it is busy. Raises `TargetUnfit`.

@@ -187,6 +187,8 @@ class LiveOffering:
     async def settle(self) -> str:
         """Wait until nothing runs or waits, act as the cache policy says, and see whether the target is well."""
         odd = await self.between.settle()
+        if odd and self.between.first:  # no run has it in its record
+            self.notes.append(f"when the target was opened, {odd}")
         if self.between.unseen and self.between.unseen not in self.notes:
             self.notes.append(self.between.unseen)
         return odd

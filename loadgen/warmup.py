@@ -12,7 +12,7 @@ from analysis.records import derive, outcome_is
 from analysis.slo import Slo
 from analysis.units import format_duration
 from loadgen import defaults
-from loadgen.errors import Aborted, TargetUnfit
+from loadgen.errors import Aborted, ClientLimited, TargetUnfit
 from loadgen.offer import Offering
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
@@ -35,8 +35,8 @@ async def warm_target(
     """Send the first requests, which are no evidence; the warm-up of every run of the experiment, seconds.
 
     32 requests at the lowest rate, or what it brings in a minute. The warm-up is the asked one or 3 × p95 E2E seen here
-    (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
-    `Aborted`.
+    (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked,
+    `ClientLimited` where this machine gave no connections for it, and `Aborted`.
     """
     workload = replace(workload, recorded=None)  # nothing that is measured is to be warm
     if workload.closed is not None:  # it has no rate of its own, and is not to be met by a burst
@@ -57,6 +57,8 @@ async def warm_target(
         raise Aborted("stopped by the user while the target was warmed")
     due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
     good = outcome_is(due, "ok")
+    if not good.all() and output.facts.connections_refused:
+        raise ClientLimited(f"{output.facts.connections_refused}, while {offering.label} was warmed")
     if not good.any():
         first = due[~good].iloc[0]
         status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]

@@ -94,6 +94,11 @@ class Between:
     _loaded: bool = False  # by us, and not looked at since
     _cancelled: bool = False  # what was on the wire when the load ended was cancelled, and may go on there
 
+    @property
+    def first(self) -> bool:
+        """Whether the target was settled no more than once, for its warm-up."""
+        return self._settled <= 1
+
     def load_ended(self, *, cancelled: bool) -> None:
         """Say that our own load was on; `cancelled`: and that requests of it were given up."""
         self._loaded, self._cancelled = True, cancelled

@@ -206,10 +206,8 @@ class Probe:
     def _read(self, came: Generated) -> Reading:
         """The answer of a 200, which the load has to be able to count as ok."""
         if came.outcome != "ok" or came.reading is None:
-            said = f"it would count as {came.outcome}: {came.fault or came.answer.excerpt}"
-            raise TargetUnfit(
-                f"{self.http.base}: {self.endpoint.path} answers 200, but not as OpenAI's API does; {said}"
-            )
+            where = f"{self.http.base}: {self.endpoint.path} answers 200, but not as OpenAI's API does"
+            raise TargetUnfit(f"{where}: {came.fault} (a run counts it as {came.outcome})")
         return came.reading
 
     async def _prove_salt(self, body: Mapping[str, Any], reading: Reading, settings: Mapping[str, str]) -> SaltSupport:

@@ -99,17 +99,6 @@ class Target:
             facts |= {f"{number}.{name}": value for name, value in found.items()}
         return facts
 
-    async def alive(self, timeout_s: float = 2.0) -> bool:
-        """Whether every server still answers."""
-        for http in self.https:
-            try:
-                answer = await http.get("/health", timeout_s=timeout_s)
-            except Unreachable:
-                return False
-            if answer.status >= 500:
-                return False
-        return True
-
     async def wait_idle(self, timeout_s: float = IDLE_WAIT_S) -> Idle:
         """Wait until no server runs or holds a request; says so if that cannot be seen. Raises `TargetUnreachable`."""
         began_s = anyio.current_time()

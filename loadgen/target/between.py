@@ -7,7 +7,8 @@ the run INVALID: the target was not ours alone, or not well (another tenant, a t
 nobody knows for how long. Odd is
 
     requests that are not ours   the target had to be waited for, though nothing of this client's was left on it
-    a slow probe                 slower than 1.5 × the first ones; the quickest counts, and a slow round is repeated
+    a slow probe                 the quickest of three is slower than 1.5 × the median of the first three, twice in a
+                                 row: a server whose answers differ by chance must not be called ill
     a failed probe
 
 It is then waited for, so that the next run finds it well. After a load, requests that we cancelled may still be at
@@ -22,8 +23,9 @@ work: waiting for these is no oddness. Every look is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, Literal
 
 import anyio
@@ -198,7 +200,7 @@ class Between:
             took_s, slow = await self._probed(when)
         else:
             try:
-                took_s = self._first_s = await self._probe()
+                took_s = self._first_s = await self._probe(median)
             except TimeoutError:
                 label = self.target.label
                 raise TargetUnfit(
@@ -246,9 +248,9 @@ class Between:
             f"run it took {self._first_s * 1e3:.0f} ms"
         )
 
-    async def _probe(self) -> float:
-        """Seconds to the first token of a small request, the slowest server's, each one's quickest of three."""
+    async def _probe(self, of: Callable[[Sequence[float]], float] = min) -> float:
+        """Seconds to the first token of a small request, the slowest server's: `of` three to each, the quickest."""
         n = len(self.target.urls)
         with anyio.fail_after(PROBE_LIMIT_S):
             took_s = await self.target.warm(PROBES * n, (PROBE_TOKENS,), self.form)
-        return max(min(took_s[server::n]) for server in range(n))
+        return max(of(took_s[server::n]) for server in range(n))

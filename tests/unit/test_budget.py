@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis.search import RunRequest, exit_code
 from analysis.verdict import RunVerdict
+from loadgen.errors import ClientLimited
 from loadgen.experiment import prepare
 from loadgen.forecast import forecast
 from loadgen.plan.types import RunPlan
 from loadgen.run import Done
 from loadgen.scenario_file import load_scenario
-from loadgen.sweep import Budget
+from loadgen.sweep import Budget, carry_out
 from tests.fakes.plans import plan_at
 
 RUN = plan_at([1000], window_ms=10_000)
@@ -69,3 +71,19 @@ def test_the_worst_case_has_time_outs_tails_and_waits_in_it() -> None:
     assert "1m 00s assumed for each --restart-command" in " ".join(
         forecast(prepare(load_scenario(None, restarted | {"rate": "2..4"}))).lines()
     )
+
+
+async def test_a_want_of_ports_between_runs_ends_the_search_for_the_client_and_can_go_on() -> None:
+    setup = prepare(load_scenario(None, {"rate": "2..4", "slo": ("ttft<=800ms",)}))
+    search = setup.search()
+
+    class Portless:
+        def plan(self, request: RunRequest) -> RunPlan:
+            return RUN
+
+        async def execute(self, request: RunRequest) -> Done:
+            raise ClientLimited("no port is left")
+
+    outcome = await carry_out(search, Portless(), Budget.of(setup.scenario))
+    assert (outcome.name, outcome.reason, exit_code(outcome)) == ("CLIENT_LIMITED", "no port is left", 4)
+    assert isinstance(search.ask(), RunRequest)  # which a resumed search asks for again

@@ -58,6 +58,7 @@ NOT_HASHED = frozenset(
 _SECRET = re.compile(r"(?i)(api[-_]?key|passw(or)?d|secret|bearer|(auth|access|hf|api)[-_]?token)")
 _PROCESSES = ("poisson", "gamma", "constant")
 OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
+ENDPOINTS = (("/v1/chat/completions", "chat"), ("/v1/completions", "completions"))
 
 
 class Scenario(BaseModel):
@@ -146,6 +147,26 @@ class Scenario(BaseModel):
     max_time: Seconds | None = None
     max_requests: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _endpoint_of_the_url(cls, values: Any) -> Any:
+        """A target given as the path that requests go to says which API is meant."""
+        if not isinstance(values, dict):
+            return values
+        target = values.get("target", ())
+        urls = (target,) if isinstance(target, str) else target if isinstance(target, list | tuple) else ()
+        meant = {name for url in urls for path, name in ENDPOINTS if str(url).strip().rstrip("/").endswith(path)}
+        if not meant:
+            return values
+        asked = {values["endpoint"]} if "endpoint" in values else meant
+        if asked != meant or len(meant) > 1:
+            said = f"endpoint = {values['endpoint']} with " if "endpoint" in values else ""
+            raise ValueError(
+                f"{said}target {', '.join(map(str, urls))}: the path says {' and '.join(sorted(meant))}; give the base "
+                "URL, or the same API everywhere"
+            )
+        return {**values, "endpoint": meant.pop()}
 
     @field_validator("header")
     @classmethod

@@ -8,7 +8,8 @@ the user wants fewer in a cohort: a tail that one run is not asked to show need 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -17,7 +18,7 @@ from analysis.records import NS_PER_S, numbers, outcome_is
 from analysis.slo import Slo
 from analysis.units import format_duration
 from loadgen import defaults
-from loadgen.errors import Aborted, TargetUnfit
+from loadgen.errors import Aborted, ClientLimited, TargetUnfit
 from loadgen.offer import Offering
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
@@ -25,7 +26,18 @@ from loadgen.planned import options_of
 from loadgen.scenario import Scenario
 from loadgen.workload import Workload
 
-__all__ = ["warm_requests", "warm_target", "warmup_note"]
+__all__ = ["Warmth", "warm_requests", "warm_target", "warmup_note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmth:
+    """What the first requests fixed for every run, seconds: its warm-up, and the residence its length is held against.
+
+    `residence_s` is E[S²]/E[S] at the lowest rate, where nothing is overloaded; `None` where no answer took any time.
+    """
+
+    warmup_s: float
+    residence_s: float | None
 
 
 def warm_requests(scenario: Scenario, lowest_rate: float, *, fixes: bool = True) -> int:
@@ -44,12 +56,12 @@ async def warm_target(
     experiment: str,
     stop: anyio.Event,
     fixes: bool = True,
-) -> float:
-    """Send the first requests, which are no evidence; the warm-up of every run of the experiment, seconds.
+) -> Warmth:
+    """Send the first requests, which are no evidence, and see how long they stay.
 
     The warm-up is the asked one or 3·E[S²]/E[S] of the residences S seen here. Without `fixes` it is known already, and
-    the requests only warm. Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
-    `Aborted`.
+    the requests only warm. Raises `TargetUnfit` with the server's own words where it does not do the work asked,
+    `ClientLimited` where this machine gave no connections for it, and `Aborted`.
     """
     cohort = warm_requests(scenario, lowest_rate, fixes=fixes)
     lowest_rate = _rate(scenario, lowest_rate)
@@ -70,13 +82,18 @@ async def warm_target(
         raise Aborted("stopped by the user while the target was warmed")
     due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
     good = outcome_is(due, "ok")
+    if not good.all() and output.facts.connections_refused:
+        raise ClientLimited(f"{output.facts.connections_refused}, while {offering.label} was warmed")
     if not good.any():
         first = due[~good].iloc[0]
         status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
         said = f": {first['error']}" if first["error"] else ""
         raise TargetUnfit(f"{offering.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
     stayed_s = (numbers(due, "ended_ns") - numbers(due, "scheduled_ns"))[good] / NS_PER_S
-    return max(scenario.warmup, defaults.WARMUP_AGES * mean_age_s(stayed_s))
+    residence_s = mean_age_s(stayed_s)
+    if math.isnan(residence_s):
+        return Warmth(warmup_s=scenario.warmup, residence_s=None)
+    return Warmth(warmup_s=max(scenario.warmup, defaults.WARMUP_AGES * residence_s), residence_s=residence_s)
 
 
 def warmup_note(scenario: Scenario, warmup_s: float, lowest_rate: float) -> str:

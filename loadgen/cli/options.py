@@ -57,7 +57,7 @@ _OPTIONS: dict[str, Any] = {
         "Default http://127.0.0.1:8000.",
         "URL",
     ),
-    "model": _text(_TARGET, "Model name; default: the only one that /v1/models lists."),
+    "model": _text(_TARGET, "Model name; default: the only one that /v1/models lists. Needed where there is no list."),
     "api_key_env": _text(_TARGET, "Environment variable that holds the API key.", "NAME"),
     "api_key_file": _text(_TARGET, "File that holds the API key.", "FILE"),
     "header": _texts(
@@ -156,7 +156,9 @@ _OPTIONS: dict[str, Any] = {
     "seeding": _text(_EVIDENCE, "paired (default: the same seeds at every rate) or fresh (no --seeds).", "HOW"),
     "arrival_seed": _int(_EVIDENCE, "Change the arrivals alone."),
     "workload_seed": _int(_EVIDENCE, "Change lengths and content alone."),
-    "max_time": _text(_COST, "Stop the search after this long; the bracket so far is kept.", _DURATION),
+    "max_time": _text(
+        _COST, "Stop the search this long after the command started; the bracket so far is kept.", _DURATION
+    ),
     "max_requests": _int(_COST, "Stop the search before it sends more requests than this."),
     "max_tokens": _int(_COST, "Stop the search before it asks for more tokens than this."),
 }

@@ -174,3 +174,27 @@ def test_notes_are_kept_with_their_secrets_left_out_and_decide_nothing() -> None
     assert scenario.stored()["note"] == {"gpu": "H100 SXM", "driver": "a=b", "api_key": "[redacted]"}
     assert scenario.sha256 == load_scenario(None, {}).sha256
     assert Scenario.restore(scenario.stored()).note["gpu"] == "H100 SXM"
+
+
+@pytest.mark.parametrize(
+    ("target", "endpoint"),
+    [
+        ("http://h:1/v1/chat/completions", "chat"),
+        ("https://h/x/v1/chat/completions/", "chat"),
+        ("http://h:1/v1/completions", "completions"),
+        ("http://h:1/v1", "completions"),
+    ],
+)
+def test_a_target_s_path_says_which_api_is_meant(target: str, endpoint: str) -> None:
+    scenario = load_scenario(None, {"target": (target,)})
+    assert scenario.endpoint == endpoint
+    assert Scenario.restore(scenario.stored()).sha256 == scenario.sha256
+
+
+def test_a_path_that_contradicts_the_endpoint_is_refused() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"endpoint = completions with target http://h/v1/chat/completions: the path"
+    ):
+        load_scenario(None, {"target": ("http://h/v1/chat/completions",), "endpoint": "completions"})
+    with pytest.raises(ScenarioError, match="the path says chat and completions"):
+        load_scenario(None, {"target": ("http://a/v1/chat/completions", "http://b/v1/completions")})

@@ -105,8 +105,8 @@ class MemoryRunner:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        options = run_options(request, plan, scenario, workload, early_fail=self.early_fail)
-        output = simulate_run(plan, self.on.profile, options, events=False)
+        options = replace(run_options(request, plan, scenario, workload, early_fail=self.early_fail), events="none")
+        output = simulate_run(plan, self.on.profile, options)
         sent = len(output.requests)
         return Done(
             verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload)),

@@ -44,6 +44,7 @@ NOT_HASHED = frozenset(
         "name",
         "note",
         "require",
+        "events",
         "max_time",
         "max_requests",
         "max_tokens",
@@ -138,6 +139,8 @@ class Scenario(BaseModel):
     seeding: Literal["paired", "fresh"] = "paired"
     arrival_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     workload_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    # what is kept of it
+    events: Literal["none", "sample", "all"] | None = None
     # what it may cost
     max_time: Seconds | None = None
     max_requests: Annotated[int, Field(ge=1)] | None = None
@@ -310,6 +313,13 @@ class Scenario(BaseModel):
     def confirmations(self) -> int:
         """R_c, by default R."""
         return self.runs if self.confirm is None else self.confirm
+
+    @property
+    def kept_events(self) -> Literal["none", "sample", "all"]:
+        """Whose token events are kept: by default everybody's, in virtual time nobody's."""
+        if self.events is not None:
+            return self.events
+        return "none" if self.target[0].partition(":")[0] == "virtual" else "all"
 
     def timeout_s(self, output_tokens_max: int) -> float:
         """2 × max(B_e, B_f + (O_max - 1)·B_d), at least 60 s (method, section 6), unless asked otherwise."""

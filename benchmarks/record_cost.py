@@ -75,9 +75,10 @@ def main() -> None:
             took = cpu_s([*sweep, "--events", events, "--out", str(out)])
             limit = SWEEP_CPU_S * count / 84
             held = f"   < {limit:.3g} s: {mark(took < limit)}" if events == "none" else ""
+            of_events, of_requests = size(out, EVENTS) / 1e6, size(out, "requests.parquet") / 1e6
             print(
                 f"{count} runs of {COHORT:,}, --events {events:6} {took:6.1f} s of CPU   "
-                f"events {size(out, EVENTS) / 1e6:7.1f} MB   requests {size(out, 'requests.parquet') / 1e6:6.1f} MB{held}",
+                f"events {of_events:7.1f} MB   requests {of_requests:6.1f} MB{held}",
                 flush=True,
             )
 

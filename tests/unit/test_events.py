@@ -117,7 +117,7 @@ def test_a_run_without_events_leaves_no_file_and_says_so_where_they_are_asked_fo
     requests, _ = tables([[(7, 1)]])
     run = kept(requests, None)
     assert sorted(path.name for path in run.iterdir()) == ["requests.parquet", "run.json"]
-    with pytest.raises(ResultsError, match="kept no token events .* measure again with --events all") as refused:
+    with pytest.raises(ResultsError, match=r"kept no token events .* measure again with --events all") as refused:
         read_events(run)
     assert "\n" not in str(refused.value)
 

@@ -162,9 +162,9 @@ def test_a_profile_is_fitted_from_a_results_directory_and_can_be_used(tmp_path: 
     with pytest.raises(ResultsError, match="holds no runs"):
         fit_profile("llama8b-80gb", (), tmp_path / "none")
     (run / "events.parquet").write_bytes(b"no table")
-    with pytest.raises(ResultsError, match="events.parquet: cannot be read") as caught:
+    with pytest.raises(ResultsError, match=r"events\.parquet: cannot be read") as caught:
         fit_profile("llama8b-80gb", (), tmp_path)
     assert "\n" not in str(caught.value)
     (run / "events.parquet").unlink()
-    with pytest.raises(ResultsError, match="kept no token events .* measure again with --events all"):
+    with pytest.raises(ResultsError, match=r"kept no token events .* measure again with --events all"):
         fit_profile("llama8b-80gb", (), tmp_path)

@@ -39,12 +39,13 @@ def write_events(events: pd.DataFrame, requests: pd.DataFrame, stream: IO[bytes]
     if not np.array_equal(first_ns, at_ns[starts]):
         raise ValueError("the event table is not in order of the request table, or of another run")
     gaps_ns = np.delete(np.diff(at_ns), starts[1:] - 1)
-    unit_ns = next(unit for unit in _UNITS_NS if not (gaps_ns % unit).any())
+    unit_ns = next(unit for unit in _UNITS_NS if unit == 1 or not (_mixed(gaps_ns[:99], unit) or _mixed(gaps_ns, unit)))
+    gaps = gaps_ns if unit_ns == 1 else gaps_ns // unit_ns
     ends = np.append(starts, len(index))
     table = pa.table(
         {
             "index": index[starts],
-            "gaps": pa.LargeListArray.from_arrays(np.maximum(ends - np.arange(len(ends)), 0), gaps_ns // unit_ns),
+            "gaps": pa.LargeListArray.from_arrays(np.maximum(ends - np.arange(len(ends)), 0), gaps),
             "tokens": pa.LargeListArray.from_arrays(ends, events["tokens"].to_numpy(dtype=np.int32)),
         }
     )
@@ -97,6 +98,10 @@ def read_events(run: Path) -> pd.DataFrame:
     return _unfolded(index, first_ns, counts, gaps_ns, tokens)
 
 
+def _mixed(gaps_ns: Ints, unit_ns: int) -> bool:
+    return bool((gaps_ns % unit_ns).any())
+
+
 def _of_requests(requests: pd.DataFrame, index: Ints) -> tuple[Ints, Ints]:
     """First token's instant and number of events of the requests of that index. Raises `ValueError` for an unknown."""
     rows = pd.Index(requests["index"]).get_indexer(pd.Index(index))
@@ -115,4 +120,5 @@ def _unfolded(index: Ints, first_ns: Ints, counts: Ints, gaps_ns: Ints, tokens: 
     run_ns = np.cumsum(steps)
     at_ns = run_ns + np.repeat(first_ns - run_ns[starts], counts)
     values = {"index": np.repeat(index, counts), "at_ns": at_ns, "tokens": tokens}
-    return pd.DataFrame({name: values[name].astype(dtype, copy=False) for name, dtype in EVENT_COLUMNS.items()})
+    typed = {name: values[name].astype(dtype, copy=False) for name, dtype in EVENT_COLUMNS.items()}
+    return pd.DataFrame(typed, copy=False)

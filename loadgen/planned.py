@@ -44,6 +44,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         dependent=scenario.sessions == "dependent",
         prewarm=scenario.prewarm,
         slo=scenario.objective,
+        events=scenario.kept_events,
     )
 
 

@@ -106,7 +106,8 @@ class MemoryRunner:
     def options(self, request: RunRequest, plan: RunPlan) -> SendOptions:
         """How the load of a run is offered."""
         setup = self.on.setup
-        return run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        options = run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        return replace(options, events="none")
 
     def seen(self, request: RunRequest, output: RunOutput) -> None:
         """Called with a run's records before they are judged."""
@@ -115,7 +116,7 @@ class MemoryRunner:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        output = simulate_run(plan, self.on.profile, self.options(request, plan), events=False)
+        output = simulate_run(plan, self.on.profile, self.options(request, plan))
         self.seen(request, output)
         sent = len(output.requests)
         return Done(

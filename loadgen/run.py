@@ -136,9 +136,10 @@ class Runner:
             line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
         run.seal(
             derive(output.requests),
-            output.events,
+            None if self.scenario.kept_events == "none" else output.events,
             {
                 **line,
+                "events": self.scenario.kept_events,
                 "plan": metadata(plan),
                 "facts": asdict(output.facts),
                 "identity": before,

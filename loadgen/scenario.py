@@ -46,6 +46,7 @@ NOT_HASHED = frozenset(
         "name",
         "note",
         "require",
+        "events",
         "max_time",
         "max_requests",
         "max_tokens",
@@ -143,6 +144,8 @@ class Scenario(BaseModel):
     seeding: Literal["paired", "fresh"] = "paired"
     arrival_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     workload_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    # what is kept of it
+    events: Literal["none", "sample", "all"] | None = None
     # what it may cost
     max_time: Seconds | None = None
     max_requests: Annotated[int, Field(ge=1)] | None = None
@@ -349,6 +352,13 @@ class Scenario(BaseModel):
     def prompt_kind(self) -> Literal["ids", "text"]:
         """Token ids where the endpoint takes them, text otherwise."""
         return self.prompt or ("ids" if self.endpoint == "completions" else "text")
+
+    @property
+    def kept_events(self) -> Literal["none", "sample", "all"]:
+        """Whose token events are kept: by default everybody's, in virtual time nobody's."""
+        if self.events is not None:
+            return self.events
+        return "none" if self.target[0].partition(":")[0] == "virtual" else "all"
 
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""

@@ -18,7 +18,7 @@ from loadgen.errors import ScenarioError
 
 __all__ = ["CHECK", "EXPERIMENT", "REPLAY", "SEARCH", "takes"]
 
-_TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
+_TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST, _KEPT = (
     "Target",
     "Load",
     "Traces",
@@ -26,6 +26,7 @@ _TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
     "Promise",
     "Evidence",
     "Budget",
+    "Results",
 )
 
 
@@ -161,6 +162,11 @@ _OPTIONS: dict[str, Any] = {
     ),
     "max_requests": _int(_COST, "Stop the search before it sends more requests than this."),
     "max_tokens": _int(_COST, "Stop the search before it asks for more tokens than this."),
+    "events": _text(
+        _KEPT,
+        "Token events kept of a run: all (default), sample (one request in 16) or none (default in virtual time).",
+        "WHICH",
+    ),
 }
 
 _OF_A_SEARCH = (

@@ -88,7 +88,7 @@ async def send_run(
             "transport": transport,
             "clock": clock,
             "options": options,
-            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers)),
+            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
             "targets": len(endpoint.urls),
             "on_stopped": stopped.set,
             "indices": indices,

@@ -237,6 +237,7 @@ async def sweep(
     ledger: list[dict[str, Any]] = []
     if resume:
         search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
+        search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")
     async with opened_runner(setup, directory, kind="sweep", resume=resume, progress=progress, stop=stop) as runner:

@@ -141,20 +141,24 @@ class RunRequest:
 class Outcome:
     """How a search ended, and the bracket it ended with.
 
-    capacity    λ*: a proved rate, or None; ABOVE_RANGE: "at least this"
-    lower       largest passing rate below the smallest failing or undecided one, as firmly as `support` says
-    upper       smallest failing rate; None: none failed
-    undecided   smallest rate below `upper` that the runs there could not decide; None: there is none
-    inversions  (failing rate, passing rate above it), each worth a look
-    rates       exploring runs at each rate tested; proofs: the fresh runs of each candidate, in rate order
-    proof       0.05^(1/n) for the n of n fresh passes at `capacity`, else None
+    capacity      λ*: a proved rate, or None; ABOVE_RANGE: "at least this"
+    proved        largest proved rate below the smallest failing or undecided one, however the search ended
+    lower         largest passing rate below the smallest failing or undecided one, as firmly as `support` says
+    upper         smallest failing rate; None: none failed
+    upper_stands  it failed, and there is no lone failing run there that was still to be repeated
+    undecided     smallest rate below `upper` that the runs there could not decide; None: there is none
+    inversions    (failing rate, passing rate above it), each worth a look
+    rates         exploring runs at each rate tested; proofs: the fresh runs of each candidate, in rate order
+    proof         0.05^(1/n) for the n of n fresh passes at `capacity`, else None
     """
 
     name: OutcomeName
     reason: str
     capacity: float | None = None
+    proved: float | None = None
     lower: float | None = None
     upper: float | None = None
+    upper_stands: bool = False
     undecided: float | None = None
     support: Support | None = None
     inversions: tuple[tuple[float, float], ...] = ()
@@ -173,14 +177,13 @@ class Outcome:
 def exit_code(outcome: Outcome, require: float | None = None) -> int:
     """The exit code of `sweep`: 0 an answer, 1 `require` refuted, 3 unfit target, 4 cannot tell, 5 aborted.
 
-    `require` (requests/s) is met only by a proved rate of at least that, and refuted by a failing rate of at most
-    that, even where the search could not end: capacity lies below every failing rate.
+    `require` (requests/s) is met only by a proved rate of at least that, and refuted by a rate of at most that whose
+    failure stands, even where the search could not end: capacity lies below every failing rate.
     """
     if outcome.name in ("UNSTABLE_TARGET", "ABORTED"):
         return 3 if outcome.name == "UNSTABLE_TARGET" else 5
     if require is None:
         return 4 if outcome.name in ("UNDECIDED", "CLIENT_LIMITED", "BUDGET_EXHAUSTED", "UNFINISHED") else 0
-    if outcome.capacity is not None and outcome.capacity >= require:
+    if outcome.proved is not None and outcome.proved >= require:
         return 0
-    refuted = outcome.name == "BELOW_RANGE" or (outcome.upper is not None and outcome.upper <= require)
-    return 1 if refuted else 4
+    return 1 if outcome.upper_stands and outcome.upper is not None and outcome.upper <= require else 4

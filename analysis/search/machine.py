@@ -44,7 +44,7 @@ __all__ = ["SENTINEL_EVERY", "Search", "coarse_steps"]
 SENTINEL_EVERY: Final = 10
 _MOVED_WARNING, _MOVED_LIMIT = 0.10, 0.25  # of the first sentinel's mean E2E
 _MOVED_ERRORS: Final = 3  # standard errors: what moved by fewer may be luck
-_OPEN_RATES_MAX: Final = 3  # undecided rates after which a search is not likely to decide one
+_OPEN_RATES_MAX: Final = 3  # undecided rates after which another one between them is not likely to be decided
 _SUPPORT: Final[dict[Level, Support]] = {Level.PROVISIONAL: "explored", Level.PROVED: "proved"}
 
 
@@ -150,8 +150,6 @@ class Search:
         if self._spec.tabulate:
             return self._place_in_table()
         known = self._evidence
-        if len(known.open_rates()) > _OPEN_RATES_MAX:
-            return None
         if (place := self._place_for_requirement()) is not None:
             return place
         ceiling, lower, upper = known.ceiling(), known.lower(), known.upper()
@@ -162,7 +160,8 @@ class Search:
         if lower is None:  # a replaced replicate took the lowest rate's evidence with it
             return "explore", 0
         if ceiling is not None and ceiling - lower > 1:
-            return "explore", (lower + ceiling) // 2
+            likely = len(known.open_rates()) <= _OPEN_RATES_MAX
+            return ("explore", (lower + ceiling) // 2) if likely else None
         if known.level(lower) < Level.PROVED:
             return "prove", lower
         return ("recheck", upper) if upper is not None and known.recheck(upper) else None

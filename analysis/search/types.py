@@ -51,14 +51,15 @@ class SearchSpec:
 
     def __post_init__(self, confirm: int | None) -> None:
         if self.runs < 1:
-            raise ValueError(f"{self.runs} runs are no evidence; at least 1 is needed")
+            raise ValueError(f"--runs {self.runs} is no evidence; at least 1 is needed")
         if not 1 <= self.explore <= self.runs:
             raise ValueError(
-                f"{self.explore} exploring runs a rate: at least 1, and at most the {self.runs} that prove it"
+                f"--explore {self.explore}: at least 1 run explores a rate, at most the {self.runs} of --runs"
             )
-        grid = self.grid  # refuses an impossible width
-        if self.require is not None and not grid[0] <= self.require <= grid[-1]:
-            raise ValueError(f"the required rate {self.require:g} is not within {grid[0]:g}..{grid[-1]:g}")
+        rates = self._rates  # refuses an impossible width
+        if self.require is not None and not rates[0] <= self.require <= rates[-1]:
+            tested = f"{rates[0]:g}..{rates[-1]:g}"
+            raise ValueError(f"--require {self.require:g} is not among the rates to be tested, {tested}: widen --rate")
 
     @property
     def tabulate(self) -> bool:
@@ -68,11 +69,13 @@ class SearchSpec:
     @property
     def grid(self) -> tuple[float, ...]:
         """Every rate that may be tested, rising, requests/s."""
+        return self._rates if self.require is None else tuple(sorted({*self._rates, self.require}))
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
         if isinstance(self.rates, RateRange):
-            rates = Grid(lo=self.rates.lo, hi=self.rates.hi, width=self.width).rates
-        else:
-            rates = self.rates.rates
-        return rates if self.require is None else tuple(sorted({*rates, self.require}))
+            return Grid(lo=self.rates.lo, hi=self.rates.hi, width=self.width).rates
+        return self.rates.rates
 
     @property
     def exploring(self) -> int:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.search import CostModel, Outcome, RunRequest, Search, SearchSpec, SeedBook, expect, parse_rates
+from analysis.search.expect import pass_probability
 from analysis.slo import Slo
 from analysis.verdict import Blame, Criteria, Finding, RunVerdict
 
@@ -198,23 +199,29 @@ def test_a_sharp_capacity_is_found_to_the_grid_point(spec: SearchSpec, data: st.
 
 
 class Played:
-    """Seeded searches against p(λ) = 1/(1 + (λ/c)^s), c anywhere in the range: true p of the claims, and all costs."""
+    """Seeded searches against p(λ) = 1/(1 + (λ/c)^s), c anywhere in the range: true p of the claims, and all costs.
 
-    def __init__(self, runs: int, steepness: float, *, paired: bool, searches: int, seed: int) -> None:
-        spec, draw = spec_of(runs, runs), Random(seed)
+    A seed keeps its luck at every rate (`paired`), at one, so also in a repeat there (`fresh`), or never (`noise`).
+    """
+
+    def __init__(self, runs: int, steepness: float, luck_of: str, *, searches: int, seed: int) -> None:
+        spec, draw = spec_of(runs), Random(seed)
         grid, book = spec.grid, book_of(spec)
         self.claims: list[float] = []
         self.costs: list[int] = []
+        self.names: Counter[str] = Counter()
         for _ in range(searches):
             capacity = grid[0] * (grid[-1] / grid[0]) ** draw.random()
-            search, luck = Search(spec, book, CRITERIA), dict[int, float]()
+            search, luck = Search(spec, book, CRITERIA), dict[tuple[float, ...], float]()
             while isinstance(request := search.ask(), RunRequest):
-                chance = 1 / (1 + (request.rate / capacity) ** steepness) if request.kind != "sentinel" else 1.0
-                u = luck.setdefault(request.seed, draw.random()) if paired else draw.random()
+                chance = pass_probability(request.rate, capacity, steepness) if request.kind != "sentinel" else 1.0
+                keeps = {"paired": (request.seed,), "fresh": (request.seed, request.rate), "noise": (len(luck),)}
+                u = luck.setdefault(keeps[luck_of], draw.random())
                 search.tell(request, PASS if u < chance else FAIL)
             self.costs.append(request.runs)
+            self.names[request.name] += 1
             if request.capacity is not None:
-                self.claims.append(1 / (1 + (request.capacity / capacity) ** steepness))
+                self.claims.append(pass_probability(request.capacity, capacity, steepness))
 
 
 STEEPNESSES = (6.0, 16.0, 40.0)  # the oracle queue with windows of 60, 300 and 1800 s
@@ -234,55 +241,54 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
     return one
 
 
+Games = dict[tuple[int, float, str], Played]
+
+
 @pytest.fixture(scope="module")
-def played() -> dict[tuple[int, float, bool], Played]:
+def played() -> Games:
     return {
-        (runs, steepness, paired): Played(runs, steepness, paired=paired, searches=360, seed=20)
-        for runs in (3, 5)
+        (runs, steepness, luck_of): Played(runs, steepness, luck_of, searches=600, seed=20)
+        for runs in (5, 10)
         for steepness in STEEPNESSES
-        for paired in (True, False)
+        for luck_of in ("paired", "fresh", "noise")
     }
 
 
 @pytest.mark.slow
-def test_claims_are_seldom_wrong(played: dict[tuple[int, float, bool], Played], show: Show):
-    assert sum(len(each.costs) for each in played.values()) >= 2_000
-    for (runs, steepness, paired), each in played.items():
+def test_claims_are_seldom_wrong(played: Games, show: Show):
+    for (runs, steepness, luck_of), each in played.items():
         p = each.claims
         show(
-            f"R = {runs}, s = {steepness:g}, {'paired' if paired else 'fresh'}: {len(p)} claims, median p "
-            f"{statistics.median(p):.3f}, p < 0.5 {share(p, 0.5):.2%}, p < 0.8 {share(p, 0.8):.1%}"
+            f"R = {runs}, s = {steepness:g}, {luck_of}: {len(p)} claims, median p {statistics.median(p):.3f}, "
+            f"p < 0.5 {share(p, 0.5):.2%}, p < 0.8 {share(p, 0.8):.1%}"
         )
-    for runs in (3, 5):
-        p = [claim for (r, _, _), each in played.items() if r == runs for claim in each.claims]
-        show(f"R = {runs}: {len(p)} claims, median p {statistics.median(p):.3f}")
-        assert share(p, 0.5) <= 0.01
-        if runs == 5:
-            assert share(p, 0.8) <= 0.08
-    # the flatter the curve, the more grid rates lie between p = 0.5 and 0.8: from windows of 300 s on, each holds alone
+    # the flatter the curve, the more grid rates lie between p = 0.5 and 0.8: it is held from windows of 300 s on, by
+    # the runs that are the default; the flattest curve is shown above
     for (runs, steepness, _), each in played.items():
-        if steepness >= 16:
+        if steepness >= 16 and runs == 10:
+            assert len(each.claims) > 500
             assert share(each.claims, 0.5) <= 0.01
-            assert runs < 5 or share(each.claims, 0.8) <= 0.08
+            assert share(each.claims, 0.8) <= 0.08
 
 
 @pytest.mark.slow
-def test_the_announced_cost_is_what_searches_take(played: dict[tuple[int, float, bool], Played], show: Show):
-    for (runs, steepness, paired), each in played.items():
-        said = expect(spec_of(runs, runs), COST, steepness=steepness, paired=paired, searches=360).expected.runs
+def test_an_end_is_one_of_the_three_answers(played: Games):
+    for each in played.values():
+        assert set(each.names) <= {"FOUND", "ABOVE_RANGE", "BELOW_RANGE"}
+        assert each.names["FOUND"] > 400
+
+
+@pytest.mark.slow
+def test_the_announced_cost_is_what_searches_take(played: Games, show: Show):
+    for (runs, steepness, luck_of), each in played.items():
+        said = expect(spec_of(runs), COST, steepness=steepness, paired=luck_of == "paired", searches=600).expected.runs
         mean = statistics.fmean(each.costs)
-        # both are means of 360 searches; c is drawn here and evenly spread there
+        # both are means of 600 searches; c is drawn here and evenly spread there
         error = math.sqrt(2) * statistics.stdev(each.costs) / math.sqrt(len(each.costs))
-        show(f"R = {runs}, s = {steepness:g}, {'paired' if paired else 'fresh'}: {mean:.1f} runs, announced {said:.1f}")
-        assert abs(said - mean) <= 4 * error
+        show(f"R = {runs}, s = {steepness:g}, {luck_of}: {mean:.1f} runs, announced {said:.1f}")
+        if luck_of != "noise":  # announced are failures that repeat with their seed
+            assert abs(said - mean) <= 4 * error
         assert error < 0.06 * mean  # the comparison can tell
-
-
-@pytest.mark.slow
-def test_twelve_replicates_on_the_usual_grid_take_about_sixty_runs(show: Show):
-    each = Played(12, 16.0, paired=True, searches=150, seed=4)
-    show(f"R = R_c = 12, w = 5 %, 2..18: {statistics.fmean(each.costs):.1f} runs, sentinels included")
-    assert 50 <= statistics.fmean(each.costs) <= 65
 
 
 def share(claims: list[float], below: float) -> float:

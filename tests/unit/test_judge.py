@@ -326,7 +326,7 @@ def test_errors_of_all_runs_are_pooled() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
 def test_a_server_within_its_error_share_is_not_failed_by_one_run_s_luck(share: float) -> None:
-    """R = 10 runs of 500 at ε = 1 %: an exact limit for each run would fail 34 % and 97 % of rates at 0.5 ε and 0.9 ε."""
+    """R = 10 runs of 500, ε = 1 %: an exact limit for each run would fail 34 % of rates at 0.5 ε, and 97 % at 0.9 ε."""
     rng = np.random.default_rng(31)
     counts = rng.binomial(500, share / 100, (2000, 10))
     a_run = (np.vectorize(fewest_errors)(counts) > 5).any(axis=1)

@@ -63,11 +63,6 @@ class Setup:
 def prepare(scenario: Scenario) -> Setup:
     """Read and check all that a scenario names. Raises `ScenarioError`."""
     spec = search_spec(scenario)
-    low, high = spec.grid[0], spec.grid[-1]
-    if scenario.require is not None and not low <= scenario.require <= high:
-        raise ScenarioError(
-            f"--require {scenario.require:g} is not among the rates to be tested, {low:g}..{high:g}: widen --rate"
-        )
     if scenario.sessions == "dependent" or scenario.speed is not None or scenario.replicates == "once":
         raise ScenarioError(
             "--sessions dependent, --speed and --replicates once belong to loadgen replay: turns that wait for answers "
@@ -283,7 +278,7 @@ async def sweep(
     ledger: list[dict[str, Any]] = []
     if resume:
         search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
-        search.retry()
+        search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")
     opened = opened_runner(

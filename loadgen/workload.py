@@ -176,18 +176,17 @@ def request_format(scenario: Scenario) -> RequestFormat:
 def search_spec(scenario: Scenario) -> SearchSpec:
     """What is to be searched or tabulated. Raises `ScenarioError`."""
     rates = _asked("rate", parse_rates, scenario.rate)
-    return _asked(
-        "explore",
-        lambda _: SearchSpec(
+    try:
+        return SearchSpec(
             rates=rates,
             width=float(parse_share(scenario.width)),
             runs=scenario.runs,
             explore=scenario.explore,
             require=scenario.require,
             all_runs=scenario.all_runs,
-        ),
-        "",
-    )
+        )
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
 
 
 def seed_book(scenario: Scenario, spec: SearchSpec) -> SeedBook:

@@ -215,6 +215,21 @@ def test_thin_evidence_is_said_with_what_is_needed(
     assert all(blocks(finding, "evidence") for finding in findings.values())
 
 
+def test_a_long_tail_needs_a_warm_up_that_its_median_does_not_show() -> None:
+    # one in 25 stays 12 s: E[S²]/E[S] = (0.96·0.25 + 0.04·144)/(0.96·0.5 + 0.04·12) = 6.25 s
+    stays = np.where(np.arange(N) % 25 == 0, 12 * NS, NS // 2)
+    tail = served(ended_ns=numbers(served(), "scheduled_ns") + stays)
+    assert found(tail) == {}
+    assert set(found(tail, run=facts(warmup_ns=18 * NS, window_ns=122 * NS))) == {"warmup"}
+
+
+def test_no_limit_grows_with_what_overload_makes_longer() -> None:
+    queued = served(residence_s=60.0)
+    assert set(found(queued)) == {"warmup", "window"}
+    assert found(queued, residence_s=0.5) == {}  # as measured where nothing waited
+    assert set(found(served(), residence_s=60.0)) == {"warmup", "window"}
+
+
 def test_too_few_requests_name_the_window_that_brings_them() -> None:
     finding = found(min_requests=6000)["min_requests"]
     assert (finding.value, finding.limit) == (1200, 6000)

@@ -27,7 +27,7 @@ from analysis.text import printable
 from analysis.validity import gates, misses
 from analysis.verdict import Criteria, Finding, RateVerdict, RunFacts, RunVerdict, Status
 
-__all__ = ["SUMMARISED", "judge_rate", "judge_run", "misses_allowed"]
+__all__ = ["SUMMARISED", "fewest_errors", "judge_rate", "judge_run", "mean_error", "misses_allowed"]
 
 SUMMARISED: Final = ("client_queue_s", "ttft_s", "tpot_s", "e2e_s", "ttft_from_sent_s", "send_lag_s")
 

@@ -17,14 +17,15 @@ from loadgen.workload import Workload
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
 
 
-def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
-    """The promise a run is held against."""
+def criteria_of(scenario: Scenario, workload: Workload, residence_s: float | None = None) -> Criteria:
+    """The promise a run is held against; `residence_s` as measured at the lowest rate."""
     return Criteria(
         slo=scenario.objective,
         attain=parse_share(scenario.attain),
         max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=scenario.min_requests,
+        min_requests=scenario.least_requests,
         replicates=scenario.runs,
+        residence_s=residence_s,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,
         forced=workload.format.stop == "forced",
@@ -43,6 +44,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         dependent=scenario.sessions == "dependent",
         prewarm=scenario.prewarm,
         slo=scenario.objective,
+        events=scenario.kept_events,
     )
 
 
@@ -64,7 +66,7 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         content_key=key,
         cohort=cohort,
         replicate=0 if request.kind == "sentinel" else request.replicate,
-        confirm=request.block >= 0,
+        block=request.block,
     )
 
 

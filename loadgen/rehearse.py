@@ -59,6 +59,7 @@ class Stage:
     setup: Setup
     profile: Profile
     warmup_s: float
+    residence_s: float | None = None  # at the lowest rate
 
 
 def stage(setup: Setup) -> Stage:
@@ -74,7 +75,7 @@ def stage(setup: Setup) -> Stage:
             "--rehearse draws new arrivals for every repeat, and a recorded trace has but its own: fit a process to it"
         )
     offering = VirtualOffering(profile_name=name or defaults.PROFILE)
-    warmup_s = asyncio.run(
+    warmth = asyncio.run(
         warm_target(
             setup.scenario,
             setup.workload,
@@ -84,7 +85,7 @@ def stage(setup: Setup) -> Stage:
             stop=anyio.Event(),
         )
     )
-    return Stage(setup=setup, profile=offering.profile, warmup_s=warmup_s)
+    return Stage(setup=setup, profile=offering.profile, warmup_s=warmth.warmup_s, residence_s=warmth.residence_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +106,8 @@ class MemoryRunner:
     def options(self, request: RunRequest, plan: RunPlan) -> SendOptions:
         """How the load of a run is offered."""
         setup = self.on.setup
-        return run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        options = run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        return replace(options, events="none")
 
     def seen(self, request: RunRequest, output: RunOutput) -> None:
         """Called with a run's records before they are judged."""
@@ -114,11 +116,11 @@ class MemoryRunner:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        output = simulate_run(plan, self.on.profile, self.options(request, plan), events=False)
+        output = simulate_run(plan, self.on.profile, self.options(request, plan))
         self.seen(request, output)
         sent = len(output.requests)
         return Done(
-            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload)),
+            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload, self.on.residence_s)),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),

@@ -14,11 +14,9 @@ always recomputed from the runs that count there:
 A rate that becomes the search's candidate gets the next block of R fresh seeds. It gets another block only where it was
 reopened: its one failing run, repeated with the same seed, passed twice. A rate is reopened once at most.
 
-*INVALID for client, workload or target.* The same seed is tried once more; then a spare takes the replicate over (of an
-exploring replicate at every rate, so what the old seed did no longer counts and is done again). The search ends, by the
-last run's blame, when the spare is INVALID too, when spares are used up, or when more than max(1, R/5) replicates would
-be replaced. A second target blame in a row ends it at once: seeds have no part in that. An end by client blame is no
-last word: `forgive` lets a resumed search try again.
+*INVALID for client, workload or target* is counted in `seats`. Where a spare takes an exploring replicate over, what
+the old seed did at any rate no longer counts and is done again. An end by client blame is no last word: `forgive` lets
+a resumed search try again.
 
 *INVALID for thin evidence*: the run met every criterion, but brought too little to pass. The replicate keeps its seed
 (another would be picked for its result), and its repeat comes after the rate's other replicates: any of them may fail,
@@ -36,14 +34,16 @@ from fractions import Fraction
 from typing import Final
 
 from analysis.judge import judge_rate
+from analysis.search.rechecks import Rechecks
+from analysis.search.seats import Place, Seats
 from analysis.search.types import Kind, OutcomeName, RunRequest, SearchSpec, SeedBook
 from analysis.verdict import Blame, Criteria, Finding, RateVerdict, RunVerdict
 
 __all__ = ["ENDS", "End", "Evidence", "Level"]
 
 End = tuple[OutcomeName, str]  # how the search ends, and the sentence why
-Place = tuple[Kind, int]  # the exploring or the fresh runs of a rate; rate −1: seeds that are the same at every rate
 
+THIN_MAX: Final = 2  # runs of a replicate with too little evidence, after which its rate is OPEN
 NEAR_MISS: Final = Fraction(5, 100)  # of attainment: a run that missed by more is not looked at twice
 ENDS: Final[dict[Blame, OutcomeName]] = {
     "client": "CLIENT_LIMITED",
@@ -77,15 +77,11 @@ class Evidence:
         self._counting: defaultdict[Place, dict[int, RunVerdict]] = defaultdict(dict)
         self._thin: defaultdict[Place, dict[int, RunVerdict]] = defaultdict(dict)
         self._thin_runs: Counter[tuple[Place, int]] = Counter()
-        self._blames: defaultdict[tuple[Place, int], list[Blame]] = defaultdict(list)  # in a row, so far
         self._attempts: Counter[tuple[Place, int]] = Counter()
-        self._candidates: list[int] = []  # rates that were given a block of fresh seeds: their position is its number
-        self._reopened: set[int] = set()
-        self._rechecked: dict[int, list[bool]] = {}  # rate -> whether its failing run passed, each time it was repeated
-        self._settled: set[int] = set()  # rates whose failure stands
-        self._swapped: dict[tuple[Place, int], int] = {}
-        self._replaced: Counter[Place] = Counter()
-        self._spent = 0  # spares
+        self._seats = Seats(spec, seeds)
+        self._blocks: dict[int, int] = {}  # rate -> number of the block of fresh seeds in use there
+        self._blocks_used = 0
+        self._rechecks = Rechecks()
         _check_book(spec, seeds, len(self.rates))
 
     # what is asked next
@@ -100,7 +96,7 @@ class Evidence:
         else:
             chosen = list(range(self._spec.runs))
         missing = [r for r in chosen if r not in counting]
-        again = [r for r in missing if r in thin and self._thin_runs[place, r] < 2]
+        again = [r for r in missing if r in thin and self._thin_runs[place, r] < THIN_MAX]
         return [r for r in missing if r not in thin] + again
 
     def _exploring_order(self, k: int) -> list[int]:
@@ -114,25 +110,21 @@ class Evidence:
 
     def begin_proof(self, k: int) -> None:
         """Give the rate the next block of fresh seeds, unless one is in use there."""
-        if k not in self._candidates or (k in self._reopened and self._candidates.count(k) < 2):
-            self._candidates.append(k)
+        if k not in self._blocks:
+            self._blocks[k] = self._blocks_used
+            self._blocks_used += 1
 
     def block(self, k: int) -> int:
         """The block of fresh seeds in use at a rate; −1 if there is none."""
-        return max((c for c, candidate in enumerate(self._candidates) if candidate == k), default=-1)
+        return self._blocks.get(k, -1)
 
     def attempts(self, kind: Kind, k: int, replicate: int) -> int:
-        """Runs told so far of that replicate at that rate, of whatever seed and verdict."""
+        """Runs told so far of that replicate at that rate with that block, of whatever seed and verdict."""
         return self._attempts[(kind, k), replicate]
 
     def seed(self, kind: Kind, k: int, replicate: int) -> int:
         """The replicate's current seed at a rate."""
-        if kind == "sentinel":
-            return self._seeds.sentinel
-        swapped = self._swapped.get((self._home((kind, k)), replicate))
-        if swapped is not None:
-            return swapped
-        return self._seeds.root(k, replicate) if kind == "explore" else self._seeds.blocks[self.block(k)][replicate]
+        return self._seats.seed(kind, k, replicate, self.block(k))
 
     def recheck(self, k: int) -> tuple[Kind, int] | None:
         """Kind and replicate of the one failing run that an UPPER rate rests on, if that is to be looked at again.
@@ -140,14 +132,18 @@ class Evidence:
         Not where two runs failed, or all of them together; where the run missed by more than 5 points of attainment;
         where it was looked at before; or where no block of fresh seeds would be left to prove the rate with.
         """
-        if k in self._reopened or k in self._settled or self.level(k) != Level.UPPER:
+        if self._rechecks.decided(k) or self.level(k) != Level.UPPER:
             return None
         failed = [(kind, r, v) for kind in _KINDS for r, v in self._counting[kind, k].items() if v.status == "FAIL"]
-        if len(failed) != 1 or len(self._candidates) >= len(self._seeds.blocks):
+        if len(failed) != 1 or self._blocks_used >= len(self._seeds.blocks):
             return None
         kind, replicate, verdict = failed[0]
-        near = Fraction(verdict.attainment) >= self._criteria.attain - NEAR_MISS
+        near = Fraction(repr(float(verdict.attainment))) >= self._criteria.attain - NEAR_MISS
         return (kind, replicate) if near else None
+
+    def stands(self, k: int) -> bool:
+        """Whether a rate failed and no failing run there is to be looked at again."""
+        return self.level(k) == Level.UPPER and self.recheck(k) is None
 
     # what is known
 
@@ -164,6 +160,12 @@ class Evidence:
         ceiling = self.ceiling()
         passing = (k for k, level in self._levels.items() if level >= Level.PROVISIONAL)
         return max((k for k in passing if ceiling is None or k < ceiling), default=None)
+
+    def proved(self) -> int | None:
+        """The largest rate below the ceiling that R fresh runs proved, as a grid index."""
+        ceiling = self.ceiling()
+        proved = (k for k, level in self._levels.items() if level == Level.PROVED)
+        return max((k for k in proved if ceiling is None or k < ceiling), default=None)
 
     def level(self, k: int) -> Level:
         """What is known of a rate."""
@@ -210,10 +212,11 @@ class Evidence:
         self._attempts[place, replicate] += 1
         blame = (verdict.blame or "evidence") if verdict.status == "INVALID" else None
         if request.kind == "recheck":
-            return self._take_recheck(request, verdict, blame)
+            self._take_repeat(request, verdict)
+            return None
         if blame is not None and blame != "evidence":
             return self._take_invalid(request, blame, verdict.reason)
-        self._blames.pop((place, replicate), None)
+        self._seats.valid(request)
         if request.kind == "sentinel":
             return None
         if blame == "evidence":
@@ -227,8 +230,8 @@ class Evidence:
 
     def forgive(self) -> None:
         """Let what made the client late be past: INVALID runs so far no longer count towards an end."""
-        self._blames.clear()
-        self._replaced.clear()
+        self._seats.forgive()
+        self._rechecks.forgive()
 
     def _refresh(self, k: int) -> None:
         self._levels[k] = self._weigh(k)
@@ -240,75 +243,47 @@ class Evidence:
             return Level.UPPER
         if len(prove) == self._spec.runs:
             return Level.PROVED
-        if any(self._thin_runs[(kind, k), r] > 1 for kind in _KINDS for r in self._thin[kind, k]):
+        if any(self._thin_runs[(kind, k), r] >= THIN_MAX for kind in _KINDS for r in self._thin[kind, k]):
             return Level.OPEN
         return Level.PROVISIONAL if len(explore) >= self._spec.exploring else Level.UNKNOWN
 
-    def _take_recheck(self, request: RunRequest, verdict: RunVerdict, blame: Blame | None) -> End | None:
-        """The failure stands with a second FAIL, and falls with two passes. What cannot be repeated stands."""
-        k, votes = request.rate_index, self._rechecked.setdefault(request.rate_index, [])
-        kind: Kind = "explore" if request.block < 0 else "prove"
-        run = f"the {'exploring' if kind == 'explore' else 'fresh'} run with seed {request.seed} at {self.name(k)}"
-        if blame is not None and blame != "evidence":
-            blames = self._blames[("recheck", k), request.replicate]
-            blames.append(blame)
-            if len(blames) > 1:
-                self._settle(k, f"{run} failed and could not be repeated: {verdict.reason}")
-            return None
-        votes.append(verdict.status != "FAIL")
-        times = "once" if len(votes) == 1 else "twice"
-        if not votes[-1]:
-            passed = " after it had passed once" if len(votes) > 1 else ""
-            self._settle(k, f"{run} failed again when it was repeated{passed}: the failure stands")
-        elif len(votes) > 1:
-            self._reopened.add(k)
-            failed = self._counting[kind, k][request.replicate].reason
-            text = f"{run} failed ({failed}) and passed {times} when it was repeated: the rate was searched again"
-            self.findings.append(Finding(check="recheck", blame="target", severity="warning", text=text))
-            if kind == "explore":
-                self._counting[kind, k][request.replicate] = verdict
-            else:  # the rate needs a block of its own, which nothing has been seen of
-                for book in (self._counting, self._thin):
-                    book["prove", k].clear()
-                for seen in [seen for seen in self._swapped if seen[0] == ("prove", k)]:
-                    del self._swapped[seen]
-            self._refresh(k)
-        return None
-
-    def _settle(self, k: int, text: str) -> None:
-        self._settled.add(k)
-        self.findings.append(Finding(check="recheck", blame="target", severity="info", text=text))
+    def _take_repeat(self, request: RunRequest, verdict: RunVerdict) -> None:
+        k, replicate = request.rate_index, request.replicate
+        place: Place = ("explore" if request.block < 0 else "prove", k)
+        failed = self._counting[place][replicate].reason
+        finding, reopened = self._rechecks.take(request, verdict, at=self.name(k), failed=failed)
+        if finding is not None:
+            self.findings.append(finding)
+        if not reopened:
+            return
+        if place[0] == "prove":  # the rate needs a block of its own, which nothing has been seen of
+            self._counting[place].clear()
+            self._thin[place].clear()
+            for book in (self._thin_runs, self._attempts):
+                for seat in [seat for seat in book if seat[0] == place]:
+                    del book[seat]
+            self._seats.clear(place)
+            del self._blocks[k]
+        elif verdict.status == "PASS":
+            self._counting[place][replicate] = verdict
+        else:
+            del self._counting[place][replicate]
+            self._thin[place][replicate] = verdict
+            self._thin_runs[place, replicate] = THIN_MAX
+        self._refresh(k)
 
     def _take_invalid(self, request: RunRequest, blame: Blame, why: str) -> End | None:
-        blames = self._blames[(request.kind, request.rate_index), request.replicate]
-        blames.append(blame)
-        at = f"the {request.kind} run at {self.name(request.rate_index)}"
-        if blames.count("target") > 1:
-            return ENDS["target"], f"{at} was disturbed by the target twice: {why}"
-        if len(blames) == 1:
-            return None  # the same seed once more
-        if len(blames) == 2 and request.kind != "sentinel":
-            return self._replace(request, blame, why)
-        return self._limited(blame, f"{at} was INVALID {len(blames)} times in a row: {why}")
-
-    def _replace(self, request: RunRequest, blame: Blame, why: str) -> End | None:
         kind, k, replicate = request.kind, request.rate_index, request.replicate
-        scope: Place = (kind, -1 if kind == "explore" else k)
-        self._replaced[scope] += 1
-        if self._replaced[scope] > max(1, self._spec.runs // 5):
-            share = f"{self._replaced[scope]} of {self._spec.runs} replicates would be replaced"
-            return self._limited(blame, f"{share}, more than a fifth; the last one at {self.name(k)}: {why}")
-        if self._spent >= len(self._seeds.spares):
-            return self._limited(blame, f"no declared spare seed is left for {self.name(k)}: {why}")
-        spare = self._seeds.spares[self._spent]
-        self._spent += 1
-        home = self._home((kind, k))
-        self._swapped[home, replicate] = spare
-        text = f"{kind} replicate {replicate}: seed {request.seed} was INVALID twice at {self.name(k)}"
-        text += f", spare seed {spare} takes its place{' at every rate' if home[1] < 0 else ''}: {why}"
+        ruling = self._seats.invalid(request, blame)
+        if ruling.end:
+            return self._limited(ruling.blame, f"the {kind} run at {self.name(k)} {ruling.end}: {why}")
+        if ruling.spare is None:
+            return None
+        text = f"{kind} replicate {replicate}: seed {request.seed} was INVALID twice at {self.name(k)}, spare seed "
+        text += f"{ruling.spare} takes its place{' at every rate' if ruling.everywhere else ''}: {why}"
         self.findings.append(Finding(check="replaced", blame=blame, severity="warning", text=text))
         # what the old seed did no longer counts
-        for rate in sorted(self._levels.keys() | {k}) if home[1] < 0 else (k,):
+        for rate in sorted(self._levels.keys() | {k}) if ruling.everywhere else (k,):
             place = (kind, rate)
             self._thin_runs.pop((place, replicate), None)
             thin, counted = self._thin[place].pop(replicate, None), self._counting[place].pop(replicate, None)
@@ -319,17 +294,14 @@ class Evidence:
     def _limited(self, blame: Blame, why: str) -> End:
         if blame != "client":
             return ENDS[blame], why
-        lower = self.lower()
-        if lower is None:
-            known = "no rate passed before"
-        elif self.level(lower) == Level.PROVED:
-            known = f"capacity ≥ {self.name(lower)}, nothing known above"
-        else:
+        lower, proved = self.lower(), self.proved()
+        if proved is not None:
+            known = f"capacity ≥ {self.name(proved)}, nothing known above"
+        elif lower is not None:
             known = f"no rate is proved; exploring runs passed at up to {self.name(lower)}"
+        else:
+            known = "no rate passed before"
         return ENDS[blame], f"{known}: {why}"
-
-    def _home(self, place: Place) -> Place:
-        return ("explore", -1) if place[0] == "explore" and not self._seeds.fresh else place
 
 
 def _check_book(spec: SearchSpec, seeds: SeedBook, rates: int) -> None:

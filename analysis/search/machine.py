@@ -7,7 +7,8 @@ function of the pairs it was told, in order, so `replay()` of a ledger and a liv
 owns what runs mean: a level for each rate of the grid, and what INVALID runs lead to. Here it is decided where to go,
 with c the smallest rate that failed or is undecided, and l the largest passing rate below it:
 
-    a required rate, undecided   climb to it, explore it and prove it, before anything else
+    a required rate, undecided   climb to it, explore it and prove it, and repeat a lone failure on the way, before
+                                 anything else
     no c                         climb the coarse rates to the first not yet passing; each is at most double the one
                                  before, so that no server is hit with more than twice what it has carried
     c the lowest rate            BELOW_RANGE if it failed, else UNDECIDED
@@ -43,7 +44,7 @@ __all__ = ["SENTINEL_EVERY", "Search", "coarse_steps"]
 SENTINEL_EVERY: Final = 10
 _MOVED_WARNING, _MOVED_LIMIT = 0.10, 0.25  # of the first sentinel's mean E2E
 _MOVED_ERRORS: Final = 3  # standard errors: what moved by fewer may be luck
-_OPEN_RATES_MAX: Final = 3  # undecided rates after which a search is not likely to decide one
+_OPEN_RATES_MAX: Final = 3  # undecided rates after which another one between them is not likely to be decided
 _SUPPORT: Final[dict[Level, Support]] = {Level.PROVISIONAL: "explored", Level.PROVED: "proved"}
 
 
@@ -149,28 +150,34 @@ class Search:
         if self._spec.tabulate:
             return self._place_in_table()
         known = self._evidence
-        if len(known.open_rates()) > _OPEN_RATES_MAX:
-            return None
-        ceiling, lower = known.ceiling(), known.lower()
-        climb = self._coarse
-        if self._required is not None and (ceiling is None or ceiling > self._required):
-            if known.level(self._required) == Level.PROVISIONAL:
-                return "prove", self._required
-            if known.level(self._required) < Level.PROVED:
-                climb = coarse_steps(known.rates[: self._required + 1])
-                if (step := self._unexplored(climb)) is not None:
-                    return "explore", step
-        if ceiling is None and (step := self._unexplored(climb)) is not None:
+        if (place := self._place_for_requirement()) is not None:
+            return place
+        ceiling, lower, upper = known.ceiling(), known.lower(), known.upper()
+        if ceiling is None and (step := self._unexplored(self._coarse)) is not None:
             return "explore", step
         if ceiling == 0:
             return ("recheck", 0) if known.recheck(0) else None
         if lower is None:  # a replaced replicate took the lowest rate's evidence with it
             return "explore", 0
         if ceiling is not None and ceiling - lower > 1:
-            return "explore", (lower + ceiling) // 2
+            likely = len(known.open_rates()) <= _OPEN_RATES_MAX
+            return ("explore", (lower + ceiling) // 2) if likely else None
         if known.level(lower) < Level.PROVED:
             return "prove", lower
-        return ("recheck", ceiling) if ceiling is not None and known.recheck(ceiling) else None
+        return ("recheck", upper) if upper is not None and known.recheck(upper) else None
+
+    def _place_for_requirement(self) -> tuple[Kind, int] | None:
+        """What decides the required rate next; `None` once it is proved, or refuted by a failure that stands."""
+        known, required = self._evidence, self._required
+        if required is None or known.level(required) == Level.PROVED or any(map(known.stands, range(required + 1))):
+            return None
+        ceiling = known.ceiling()
+        if ceiling is not None and ceiling <= required:
+            return ("recheck", ceiling) if known.recheck(ceiling) else None
+        if known.level(required) == Level.PROVISIONAL:
+            return "prove", required
+        step = self._unexplored(coarse_steps(known.rates[: required + 1]))
+        return None if step is None else ("explore", step)
 
     def _unexplored(self, steps: Sequence[int]) -> int | None:
         known, lower = self._evidence, self._evidence.lower()
@@ -196,6 +203,8 @@ class Search:
         rate, seed, attempt = known.rates[k], known.seed(of or kind, k, replicate), known.attempts(kind, k, replicate)
         block = known.block(k) if (of or kind) == "prove" else -1
         step = {"sentinel": "sentinel/", "explore": "", "prove": f"proof={block:02d}/", "recheck": "recheck/"}[kind]
+        if of is not None:  # counted on from the runs it repeats: content that follows the attempt must not come again
+            attempt += known.attempts(of, k, replicate)
         if of == "prove":
             step = f"recheck={block:02d}/"
         again = f"-attempt={attempt}" if attempt else ""
@@ -250,9 +259,11 @@ class Search:
         if spec.tabulate:
             if lower is None and upper is None:
                 return "UNDECIDED", end
+            proved = known.proved()
+            if proved is not None and proved != lower:
+                passed += f"; {spec.runs} of {spec.runs} fresh runs passed at {known.name(proved)}"
             unsearched = "only the listed rates were measured, nothing between them was searched"
-            proved = lower is not None and known.level(lower) == Level.PROVED
-            return "TABULATED", f"{passed}; {end}; {unsearched}{'' if proved else ' or proved'}"
+            return "TABULATED", f"{passed}; {end}; {unsearched}{' or proved' if proved is None else ''}"
         if ceiling == 0:
             return ("BELOW_RANGE" if ceiling == upper else "UNDECIDED"), end
         if lower is None or known.level(lower) < Level.PROVED:
@@ -262,15 +273,17 @@ class Search:
 
     def _outcome(self, name: OutcomeName, reason: str) -> Outcome:
         known, rates = self._evidence, self._evidence.rates
-        ceiling, lower, upper = known.ceiling(), known.lower(), known.upper()
+        ceiling, lower, upper, proved = known.ceiling(), known.lower(), known.upper(), known.proved()
         level = Level.UNKNOWN if lower is None else known.level(lower)
         answered = name in ("FOUND", "ABOVE_RANGE", "TABULATED") and level == Level.PROVED
         return Outcome(
             name=name,
             reason=reason,
             capacity=rates[lower] if answered and lower is not None else None,
+            proved=None if proved is None else rates[proved],
             lower=None if lower is None else rates[lower],
             upper=None if upper is None else rates[upper],
+            upper_stands=upper is not None and known.stands(upper),
             undecided=None if ceiling is None or ceiling == upper else rates[ceiling],
             support=_SUPPORT.get(level),
             inversions=known.inversions(),

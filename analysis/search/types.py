@@ -27,7 +27,7 @@ OutcomeName = Literal[
     "UNFINISHED",  # interrupted, and not resumed yet
 ]
 # what ends a search from outside
-StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "UNSTABLE_TARGET", "UNFINISHED"]
+StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "CLIENT_LIMITED", "UNSTABLE_TARGET", "UNFINISHED"]
 Support = Literal["explored", "proved"]  # passes of exploring runs only; R passes of R fresh runs
 
 
@@ -51,14 +51,15 @@ class SearchSpec:
 
     def __post_init__(self, confirm: int | None) -> None:
         if self.runs < 1:
-            raise ValueError(f"{self.runs} runs are no evidence; at least 1 is needed")
+            raise ValueError(f"--runs {self.runs} is no evidence; at least 1 is needed")
         if not 1 <= self.explore <= self.runs:
             raise ValueError(
-                f"{self.explore} exploring runs a rate: at least 1, and at most the {self.runs} that prove it"
+                f"--explore {self.explore}: at least 1 run explores a rate, at most the {self.runs} of --runs"
             )
-        grid = self.grid  # refuses an impossible width
-        if self.require is not None and not grid[0] <= self.require <= grid[-1]:
-            raise ValueError(f"the required rate {self.require:g} is not within {grid[0]:g}..{grid[-1]:g}")
+        rates = self._rates  # refuses an impossible width
+        if self.require is not None and not rates[0] <= self.require <= rates[-1]:
+            tested = f"{rates[0]:g}..{rates[-1]:g}"
+            raise ValueError(f"--require {self.require:g} is not among the rates to be tested, {tested}: widen --rate")
 
     @property
     def tabulate(self) -> bool:
@@ -68,11 +69,13 @@ class SearchSpec:
     @property
     def grid(self) -> tuple[float, ...]:
         """Every rate that may be tested, rising, requests/s."""
+        return self._rates if self.require is None else tuple(sorted({*self._rates, self.require}))
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
         if isinstance(self.rates, RateRange):
-            rates = Grid(lo=self.rates.lo, hi=self.rates.hi, width=self.width).rates
-        else:
-            rates = self.rates.rates
-        return rates if self.require is None else tuple(sorted({*rates, self.require}))
+            return Grid(lo=self.rates.lo, hi=self.rates.hi, width=self.width).rates
+        return self.rates.rates
 
     @property
     def exploring(self) -> int:
@@ -141,20 +144,24 @@ class RunRequest:
 class Outcome:
     """How a search ended, and the bracket it ended with.
 
-    capacity    λ*: a proved rate, or None; ABOVE_RANGE: "at least this"
-    lower       largest passing rate below the smallest failing or undecided one, as firmly as `support` says
-    upper       smallest failing rate; None: none failed
-    undecided   smallest rate below `upper` that the runs there could not decide; None: there is none
-    inversions  (failing rate, passing rate above it), each worth a look
-    rates       exploring runs at each rate tested; proofs: the fresh runs of each candidate, in rate order
-    proof       0.05^(1/n) for the n of n fresh passes at `capacity`, else None
+    capacity      λ*: a proved rate, or None; ABOVE_RANGE: "at least this"
+    proved        largest proved rate below the smallest failing or undecided one, however the search ended
+    lower         largest passing rate below the smallest failing or undecided one, as firmly as `support` says
+    upper         smallest failing rate; None: none failed
+    upper_stands  it failed, and there is no lone failing run there that was still to be repeated
+    undecided     smallest rate below `upper` that the runs there could not decide; None: there is none
+    inversions    (failing rate, passing rate above it), each worth a look
+    rates         exploring runs at each rate tested; proofs: the fresh runs of each candidate, in rate order
+    proof         0.05^(1/n) for the n of n fresh passes at `capacity`, else None
     """
 
     name: OutcomeName
     reason: str
     capacity: float | None = None
+    proved: float | None = None
     lower: float | None = None
     upper: float | None = None
+    upper_stands: bool = False
     undecided: float | None = None
     support: Support | None = None
     inversions: tuple[tuple[float, float], ...] = ()
@@ -173,14 +180,13 @@ class Outcome:
 def exit_code(outcome: Outcome, require: float | None = None) -> int:
     """The exit code of `sweep`: 0 an answer, 1 `require` refuted, 3 unfit target, 4 cannot tell, 5 aborted.
 
-    `require` (requests/s) is met only by a proved rate of at least that, and refuted by a failing rate of at most
-    that, even where the search could not end: capacity lies below every failing rate.
+    `require` (requests/s) is met only by a proved rate of at least that, and refuted by a rate of at most that whose
+    failure stands, even where the search could not end: capacity lies below every failing rate.
     """
     if outcome.name in ("UNSTABLE_TARGET", "ABORTED"):
         return 3 if outcome.name == "UNSTABLE_TARGET" else 5
     if require is None:
         return 4 if outcome.name in ("UNDECIDED", "CLIENT_LIMITED", "BUDGET_EXHAUSTED", "UNFINISHED") else 0
-    if outcome.capacity is not None and outcome.capacity >= require:
+    if outcome.proved is not None and outcome.proved >= require:
         return 0
-    refuted = outcome.name == "BELOW_RANGE" or (outcome.upper is not None and outcome.upper <= require)
-    return 1 if refuted else 4
+    return 1 if outcome.upper_stands and outcome.upper is not None and outcome.upper <= require else 4

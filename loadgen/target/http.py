@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,22 +20,26 @@ import anyio
 import httpx
 import orjson
 
-from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.errors import ClientLimited, TargetUnreachable, UsageError
 from loadgen.redact import redacted, secrets_of
-from loadgen.send.address import UNIX, socket_path
+from loadgen.send.address import UNIX, exhausted, socket_path
 
-__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
+__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left", "shown"]
 
 _HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
 _HANDSHAKE_S: Final = 2.0
 _HTTP_2_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _NO_LINK: Final = (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream)
+_ALWAYS: Final = "/v1/models"  # whatever its status, a server that is there answers it
 _OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
 class Unreachable(TargetUnreachable):
-    """A request that got no HTTP answer. `why` says how; only `refused`, `timeout` and `lost` may pass by waiting."""
+    """A request that got no HTTP answer, and not for want of ports or descriptors on this machine.
+
+    `why` says how; only `refused`, `timeout` and `lost` may pass by waiting.
+    """
 
     def __init__(self, message: str, why: Literal["refused", "dns", "timeout", "tls", "lost", "protocol"]) -> None:
         super().__init__(message)
@@ -55,7 +58,6 @@ class Answer:
     location: str = ""
     retry_after: str = ""
     date: str = ""  # the server's clock
-    reads: tuple[tuple[int, int], ...] = ()  # monotonic ns of each read, and how much of the body there was then
     secrets: tuple[str, ...] = field(default=(), repr=False)  # sent with the request, and kept out of `excerpt`
 
     def json(self) -> Any:
@@ -140,7 +142,7 @@ class Http:
         await self._client.aclose()
 
     async def get(self, path: str, *, timeout_s: float | None = None, limit: int = BODY_LIMIT) -> Answer:
-        """GET a path under the base. Raises `Unreachable`."""
+        """GET a path under the base. Raises `Unreachable`, and `ClientLimited` as all requests do."""
         return await self._request("GET", path, None, timeout_s, limit)
 
     async def head(self, path: str) -> Answer:
@@ -167,6 +169,17 @@ class Http:
                     return _HTTP_2
         return ""
 
+    async def optional(self, path: str, *, timeout_s: float | None = None) -> Answer | None:
+        """GET a page that not every server has; `None` where that page alone gets no answer.
+
+        Raises `Unreachable` where the server answers nothing else either: a server that is gone has not lost a page.
+        """
+        try:
+            return await self.get(path, timeout_s=timeout_s)
+        except Unreachable:
+            await self.get(_ALWAYS)
+            return None
+
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
     ) -> Answer:
@@ -177,7 +190,6 @@ class Http:
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         kept, truncated = bytearray(), False
-        reads: list[tuple[int, int]] = []
         try:
             # httpx bounds each read, so that a server which trickles could hold us for ever: bound the whole as well
             with anyio.fail_after(timeout):
@@ -186,13 +198,14 @@ class Http:
                 ) as response:
                     async for chunk in response.aiter_bytes():
                         kept += chunk
-                        reads.append((time.monotonic_ns(), len(kept)))
                         if len(kept) > limit:
                             truncated = True
                             break
         except TimeoutError:
             raise _timed_out(self.base, "no whole answer", timeout) from None
         except httpx.HTTPError as error:
+            if any(exhausted(cause) for cause in _causes(error)):
+                raise ClientLimited(no_connection_left(self.base)) from None
             raise _unreachable(self.base, error, timeout) from None
         except httpx.InvalidURL:
             raise UsageError(f"target {shown(url)} is not a URL; write http://HOST:PORT") from None
@@ -200,8 +213,17 @@ class Http:
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
             retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
-            reads=tuple(reads), secrets=secrets_of(self.headers),
+            secrets=secrets_of(self.headers),
         )  # fmt: skip
+
+
+def no_connection_left(base: str) -> str:
+    """What to say where this machine, not the server, refused a connection."""
+    return (
+        f"this machine has no port or file descriptor left for a connection to {base}: close other programs' "
+        "connections or wait a minute (closed ones hold their ports so long), raise ulimit -n, widen "
+        "net.ipv4.ip_local_port_range"
+    )
 
 
 def base_url(text: str) -> str:

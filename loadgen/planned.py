@@ -17,13 +17,13 @@ from loadgen.workload import Workload
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
 
 
-def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
-    """The promise a run is held against."""
+def criteria_of(scenario: Scenario, workload: Workload, request: RunRequest | None = None) -> Criteria:
+    """The promise a run is held against; no cohort is too small for a sentinel, which passes no rate."""
     return Criteria(
         slo=scenario.objective,
         attain=parse_share(scenario.attain),
         max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=scenario.min_requests,
+        min_requests=0 if request is not None and request.kind == "sentinel" else scenario.min_requests,
         replicates=scenario.runs,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,

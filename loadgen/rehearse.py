@@ -109,7 +109,7 @@ class MemoryRunner:
         output = simulate_run(plan, self.on.profile, options, events=False)
         sent = len(output.requests)
         return Done(
-            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload)),
+            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload, request)),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),

@@ -99,7 +99,7 @@ class Runner:
         server = _server(output, plan)
         output.facts = await self._with_target_facts(output, before, moved, server)
         output.facts = replace(output.facts, target_odd=odd, cold_claim_broken=self._cold_claim(output, plan, server))
-        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload), server)
+        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload, request), server)
         sent = len(output.requests)
         done = Done(
             verdict=verdict,

@@ -73,13 +73,13 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
 
 
 def mean_age_s(residences_s: Floats) -> float:
-    """E[S²]/E[S] of residence times S in seconds, shape (n,) with n ≥ 1; 0 where all are 0.
+    """E[S²]/E[S] of residences S, shape (n,), seconds; NaN of nothing, and where all are 0.
 
-    How long a request that is found in service stays, from its start to its end: long ones are met there more often
-    (renewal theory: length-biased sampling).
+    The mean residence of what is in service at an instant, where long requests are met more often: a few long ones in
+    a hundred fill a server for as long as they last, which neither the mean nor the median of S shows.
     """
     total = float(residences_s.sum())
-    return float((residences_s * residences_s).sum()) / total if total > 0 else 0.0
+    return float(residences_s @ residences_s) / total if total > 0 else float("nan")
 
 
 def event_rate(at_ns: Ints) -> float | None:

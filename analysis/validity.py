@@ -31,6 +31,7 @@ AREA_ERROR_MAX: Final = 0.001
 WORKLOAD_ERRORS_MAX: Final = 0.001
 LENGTH_SHARE_MAX: Final = 0.01  # of requests whose output is not as asked
 BUFFERED_SHARE_MAX: Final = 0.01
+FOREIGN_SHARE_MAX: Final = 0.01  # of the requests sent, that others may have sent meanwhile
 INPUT_OFF_WARN: Final = 0.02  # of the planned mean
 INPUT_OFF_MAX: Final = 0.10
 INPUT_OFF_SLACK_TOKENS: Final = 32  # a chat template or a BOS token is not another workload
@@ -155,7 +156,9 @@ def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
                 f"heartbeat_{name}", "client", value, bound,
                 f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, allowed {_ms(bound)}",
             )  # fmt: skip
-    if facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
+    if facts.connections_refused:
+        yield _block("connections", "client", None, None, facts.connections_refused)
+    elif facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
         yield _block(
             "connections", "client", facts.peak_in_flight, facts.connection_limit,
             f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections",
@@ -234,12 +237,13 @@ def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
 def _cut_at(cohort: pd.DataFrame) -> int:
     """The total that all short outputs were cut at; 0 if there is none.
 
-    A server that is asked for more than its context holds may give what fits and call it done.
+    A server that is asked for more than its context holds may give what fits and call it done. Only prompts of
+    different lengths show that: where all are alike, any other fault gives equal totals too.
     """
     short = outcome_is(cohort, "short_output")
     given, output = numbers(cohort, "input_tokens")[short], numbers(cohort, "output_tokens")[short]
     totals = np.unique(given + output)
-    return int(totals[0]) if given.size > 1 and given.min() >= 0 and totals.size == 1 else 0
+    return int(totals[0]) if np.unique(given).size > 1 and given.min() >= 0 and totals.size == 1 else 0
 
 
 def _finish_reasons(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:
@@ -291,7 +295,15 @@ def _target(facts: RunFacts) -> Iterator[Finding]:
     if facts.target_changed and not facts.target_died:
         yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
     if facts.target_odd:
-        yield Finding(check="target_health", blame="target", severity="warning", text=facts.target_odd)
+        yield _block("disturbed", "target", None, None, facts.target_odd)
+    if facts.foreign_requests:
+        share = facts.foreign_requests / max(facts.sent, 1)
+        yield Finding(
+            check="other_clients", blame="target", severity="block" if share > FOREIGN_SHARE_MAX else "warning",
+            value=share, limit=FOREIGN_SHARE_MAX,
+            text=f"the server finished {facts.sent + facts.foreign_requests} requests while {facts.sent} were sent to "
+            "it: others use it too",
+        )  # fmt: skip
 
 
 def _block_length(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:

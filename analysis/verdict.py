@@ -77,7 +77,9 @@ class RunFacts:
     wall_step_s: float = 0.0
     target_died: bool = False
     target_changed: str = ""  # what changed between before and after, in words
-    target_odd: str = ""  # what was not as before the first run although it was waited for, in words
+    target_odd: str = ""  # what disturbed the idle target before or after the run, in words
+    foreign_requests: int = 0  # that the server finished during the run beyond those sent to it
+    connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
 
 

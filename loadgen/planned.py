@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.judge import misses_allowed
-from analysis.search import RunRequest
+from analysis.search import Kind, RunRequest
 from analysis.units import parse_share
 from analysis.verdict import Criteria
 from loadgen import defaults
@@ -17,14 +17,20 @@ from loadgen.workload import Workload
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
 
 
-def criteria_of(scenario: Scenario, workload: Workload, request: RunRequest | None = None) -> Criteria:
-    """The promise a run is held against; no cohort is too small for a sentinel, which passes no rate."""
+def criteria_of(
+    scenario: Scenario, workload: Workload, residence_s: float | None = None, *, kind: Kind = "explore"
+) -> Criteria:
+    """The promise a run of that kind is held against; `residence_s` as measured at the lowest rate.
+
+    No cohort is too small for a sentinel, which passes no rate.
+    """
     return Criteria(
         slo=scenario.objective,
         attain=parse_share(scenario.attain),
         max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=0 if request is not None and request.kind == "sentinel" else scenario.min_requests,
+        min_requests=0 if kind == "sentinel" else scenario.least_requests,
         replicates=scenario.runs,
+        residence_s=residence_s,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,
         forced=workload.format.stop == "forced",
@@ -43,6 +49,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         dependent=scenario.sessions == "dependent",
         prewarm=scenario.prewarm,
         slo=scenario.objective,
+        events=scenario.kept_events,
     )
 
 
@@ -64,7 +71,7 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         content_key=key,
         cohort=cohort,
         replicate=0 if request.kind == "sentinel" else request.replicate,
-        confirm=request.block >= 0,
+        block=request.block,
     )
 
 

@@ -38,6 +38,7 @@ from loadgen.plan.types import NS, RunPlan
 from loadgen.planned import criteria_of, plan_of, run_options
 from loadgen.progress import Progress
 from loadgen.run import Done
+from loadgen.send.api import RunOutput, SendOptions
 from loadgen.sweep import Budget, carry_out
 from loadgen.warmup import warm_target
 from loadgen.workload import seed_book
@@ -58,6 +59,7 @@ class Stage:
     setup: Setup
     profile: Profile
     warmup_s: float
+    residence_s: float | None = None  # at the lowest rate
 
 
 def stage(setup: Setup) -> Stage:
@@ -73,7 +75,7 @@ def stage(setup: Setup) -> Stage:
             "--rehearse draws new arrivals for every repeat, and a recorded trace has but its own: fit a process to it"
         )
     offering = VirtualOffering(profile_name=name or "fcfs")
-    warmup_s = asyncio.run(
+    warmth = asyncio.run(
         warm_target(
             setup.scenario,
             setup.workload,
@@ -83,7 +85,7 @@ def stage(setup: Setup) -> Stage:
             stop=anyio.Event(),
         )
     )
-    return Stage(setup=setup, profile=offering.profile, warmup_s=warmup_s)
+    return Stage(setup=setup, profile=offering.profile, warmup_s=warmth.warmup_s, residence_s=warmth.residence_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,15 +103,25 @@ class MemoryRunner:
         """Simulate and judge a run."""
         return self.run(request)
 
+    def options(self, request: RunRequest, plan: RunPlan) -> SendOptions:
+        """How the load of a run is offered."""
+        setup = self.on.setup
+        options = run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        return replace(options, events="none")
+
+    def seen(self, request: RunRequest, output: RunOutput) -> None:
+        """Called with a run's records before they are judged."""
+
     def run(self, request: RunRequest) -> Done:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        options = run_options(request, plan, scenario, workload, early_fail=self.early_fail)
-        output = simulate_run(plan, self.on.profile, options, events=False)
+        output = simulate_run(plan, self.on.profile, self.options(request, plan))
+        self.seen(request, output)
         sent = len(output.requests)
+        criteria = criteria_of(scenario, workload, self.on.residence_s, kind=request.kind)
         return Done(
-            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload, request)),
+            verdict=judge_run(output.requests, output.facts, criteria),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),

@@ -20,6 +20,8 @@ from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
 from loadgen.recorded import ReadTrace, Recorded, length_table, read_arrivals, reading_of
 from loadgen.scenario import Scenario
+from loadgen.settings import parse_token_ids
+from loadgen.timeout import timeout_s_of
 from traces.errors import TraceError
 from traces.fit import fit_gamma, fit_mmpp2
 from traces.trace import Trace
@@ -73,8 +75,14 @@ class Workload:
             if scenario.replicates == "once":
                 recorded = Recorded.once(scenario, read, rates[0])
             else:
-                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.runs)
-            warnings = recorded.warnings(scenario.window, rates)
+                recorded = Recorded.in_blocks(
+                    scenario,
+                    read,
+                    rates=rates,
+                    explore=spec.exploring,
+                    prove=0 if spec.tabulate and spec.require is None else spec.runs,
+                )
+            warnings = recorded.warnings(scenario.window, rates, candidates=len(spec.grid))
             longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(
             arrivals=arrivals,
@@ -88,7 +96,7 @@ class Workload:
             arrival_seed=scenario.arrival_seed,
             workload_seed=scenario.workload_seed,
             window_s=scenario.window,
-            timeout_s=scenario.timeout_s(lengths.output_max),
+            timeout_s=timeout_s_of(scenario, lengths.output_max),
             closed=scenario.closed,
             cohort=scenario.cohort,
         )
@@ -111,11 +119,12 @@ class Workload:
         content_key: tuple[float, int] | None = None,
         cohort: int | None = None,
         replicate: int = 0,
-        confirm: bool = False,
+        block: int = -1,
     ) -> RunPlan:
         """The plan of one run; with `cohort`, its window lasts until so many requests are in it.
 
-        `replicate` and `confirm` say which part of a trace it replays, where one is replayed.
+        `replicate` and `block` (the candidate's ordinal c, −1 where a rate is explored) say which part of a trace it
+        replays, where one is replayed.
         A closed loop takes its requests from a plan that no client could use up. Raises `ScenarioError` where rate and
         window make an impossible one.
         """
@@ -129,7 +138,7 @@ class Workload:
                     window=window,
                     lengths=self.lengths,
                     replicate=replicate,
-                    confirm=confirm,
+                    block=block,
                     format=self.format,
                     arrival_seed=self.arrival_seed,
                     workload_seed=self.workload_seed,
@@ -160,7 +169,7 @@ def request_format(scenario: Scenario) -> RequestFormat:
         prompt=scenario.prompt_kind,
         stop=scenario.stop,
         temperature=scenario.temperature,
-        token_ids=_asked("token_ids", _token_ids, scenario.token_ids),
+        token_ids=_asked("token_ids", parse_token_ids, scenario.token_ids),
     )
 
 
@@ -264,13 +273,6 @@ def _lengths(scenario: Scenario, table: LengthTable | None) -> Lengths:
         ),
         "",
     )
-
-
-def _token_ids(text: str) -> tuple[int, int]:
-    low, dots, high = text.partition("..")
-    if not dots or not low.strip().isdecimal() or not high.strip().isdecimal() or int(low) >= int(high):
-        raise ValueError(f"{text!r} is not a range of vocabulary ids; write it as 1000..4000")
-    return int(low), int(high)
 
 
 def _asked(option: str, read: Callable[[str], T], text: str) -> T:

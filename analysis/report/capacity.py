@@ -45,7 +45,11 @@ def answer(
         "bracket": [outcome.lower, outcome.upper],
         "support": outcome.support,
         "undecided": outcome.undecided,
-        "proof": {"passes": outcome.proof_passes, "pass_share_lower_bound": outcome.proof},
+        "proof": {
+            "passes": outcome.proof_passes,
+            # blocks of one history are no independent trials
+            "pass_share_lower_bound": outcome.proof if conditions.get("replicates") in (None, "replicate") else None,
+        },
         "inversions": [list(pair) for pair in outcome.inversions],
         "conditions": dict(conditions),
         "rates": _rates(outcome.rates, "explore", runs, buckets),

@@ -27,7 +27,7 @@ OutcomeName = Literal[
     "UNFINISHED",  # interrupted, and not resumed yet
 ]
 # what ends a search from outside
-StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "UNSTABLE_TARGET", "UNFINISHED"]
+StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "CLIENT_LIMITED", "UNSTABLE_TARGET", "UNFINISHED"]
 Support = Literal["explored", "proved"]  # passes of exploring runs only; R passes of R fresh runs
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from loadgen.record.events import read_events
+
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
 SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
@@ -46,6 +48,25 @@ def test_the_same_seed_gives_the_same_answer_and_another_gives_other_schedules(l
     assert hashes[0] == hashes[1]
     assert not set(hashes[0]) & set(hashes[2])
     assert [line["verdict"] for line in one] == [line["verdict"] for line in two]
+
+
+def test_virtual_time_keeps_token_events_only_where_they_are_asked_for(loadgen: Any, tmp_path: Path) -> None:
+    asked = ["run", "--target", "virtual:llama8b-80gb", "--rate", "4", "--window", "120s", "--slo", "e2e<=60s"]
+    for name, option in (("default", []), ("all", ["--events", "all"]), ("sample", ["--events", "sample"])):
+        loadgen(*asked, *option, "--out", name)
+    lines = [ledger(tmp_path / name)[0]["verdict"] for name in ("default", "all", "sample")]
+    assert lines[0] == lines[1] == lines[2]
+    kept = {name: next((tmp_path / name).rglob("run.json")).parent for name in ("default", "all", "sample")}
+    assert not (kept["default"] / "events.parquet").exists()
+    requests = pd.read_parquet(kept["all"] / "requests.parquet")
+    assert len(read_events(kept["all"])) == requests["token_events"].sum() > 50_000
+    assert len(read_events(kept["sample"])) < 0.15 * requests["token_events"].sum()
+    assert "passes" in loadgen("emulate", "llama8b-80gb", "--fit", "all").stdout
+    for name, said in (("default", "kept no token events"), ("sample", "token events were kept")):
+        refused = loadgen("emulate", "llama8b-80gb", "--fit", name, code=2).stderr.splitlines()
+        assert len(refused) == 1
+        assert said in refused[0]
+        assert "measure again with --events all" in refused[0]
 
 
 @pytest.mark.parametrize(("more", "failures"), [([], 1), (["--all-runs"], 2)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.judge import misses_allowed
-from analysis.search import RunRequest
+from analysis.search import Kind, RunRequest
 from analysis.units import parse_share
 from analysis.verdict import Criteria
 from loadgen import defaults
@@ -17,13 +17,18 @@ from loadgen.workload import Workload
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
 
 
-def criteria_of(scenario: Scenario, workload: Workload, residence_s: float | None = None) -> Criteria:
-    """The promise a run is held against; `residence_s` as measured at the lowest rate."""
+def criteria_of(
+    scenario: Scenario, workload: Workload, residence_s: float | None = None, *, kind: Kind = "explore"
+) -> Criteria:
+    """The promise a run of that kind is held against; `residence_s` as measured at the lowest rate.
+
+    No cohort is too small for a sentinel, which passes no rate.
+    """
     return Criteria(
         slo=scenario.objective,
         attain=parse_share(scenario.attain),
         max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=scenario.least_requests,
+        min_requests=0 if kind == "sentinel" else scenario.least_requests,
         replicates=scenario.runs,
         residence_s=residence_s,
         timeout_s=workload.timeout_s,

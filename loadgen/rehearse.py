@@ -119,8 +119,9 @@ class MemoryRunner:
         output = simulate_run(plan, self.on.profile, self.options(request, plan))
         self.seen(request, output)
         sent = len(output.requests)
+        criteria = criteria_of(scenario, workload, self.on.residence_s, kind=request.kind)
         return Done(
-            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload, self.on.residence_s)),
+            verdict=judge_run(output.requests, output.facts, criteria),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),

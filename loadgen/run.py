@@ -112,7 +112,7 @@ class Runner:
             foreign_requests=foreign_requests(output.requests, server),
         )
         output.facts = await self._with_target_facts(output, before, server)
-        verdict = judge_run(output.requests, output.facts, self._criteria(), server)
+        verdict = judge_run(output.requests, output.facts, self._criteria(request), server)
         sent = len(output.requests)
         done = Done(
             verdict=verdict,
@@ -160,8 +160,8 @@ class Runner:
         unpaired = self.offering.content_unpaired
         return plan_of(request, self.workload, warmup_s=self.warmup_s, content_unpaired=unpaired)
 
-    def _criteria(self) -> Criteria:
-        return criteria_of(self.scenario, self.workload, self.residence_s)
+    def _criteria(self, request: RunRequest) -> Criteria:
+        return criteria_of(self.scenario, self.workload, self.residence_s, kind=request.kind)
 
     def _salt(self, request: RunRequest) -> str:
         variant = "/".join((self.variant, request.kind, str(request.block)))

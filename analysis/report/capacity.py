@@ -43,7 +43,9 @@ def answer(
         "outcome": outcome.name,
         "reason": outcome.reason,
         "capacity": outcome.capacity,
+        "proved": outcome.proved,
         "bracket": [outcome.lower, outcome.upper],
+        "upper_stands": outcome.upper_stands,
         "support": outcome.support,
         "undecided": outcome.undecided,
         "proof": {

@@ -113,7 +113,7 @@ async def mortal(**how: Any) -> AsyncIterator[Mortal]:
 def setup(url: str, **more: Any) -> Setup:
     asked: dict[str, Any] = {
         "target": url, "rate": "10", "arrivals": "constant", "window": "2.45s", "warmup": "500ms", "input": "16",
-        "output": "4", "slo": ("e2e<=5s",), "min_requests": 20, "runs": 1, "confirm": 0, "scrape_interval": "off",
+        "output": "4", "slo": ("e2e<=5s",), "min_requests": 20, "runs": 1, "scrape_interval": "off",
     }  # fmt: skip
     return prepare(load_scenario(None, asked | more))
 

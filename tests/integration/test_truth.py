@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.truth import claims, drift, queues
+from benchmarks.truth import claims, drift, errors, queues
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew, asked, one_run
 
@@ -38,18 +38,33 @@ def test_the_capacity_of_the_textbook_queue_is_where_it_is_documented() -> None:
     assert claims.fcfs_capacity() == pytest.approx(5.93, abs=0.01)
 
 
-def test_claims_are_printed_beside_their_targets(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("window", "held", "says"),
+    [("300s", 2, "true pass probability is below 0.8"), ("120s", 0, "p < 0.8: ")],  # the flattest curve has no target
+)
+def test_claims_are_printed_beside_their_targets(
+    capsys: pytest.CaptureFixture[str], window: str, held: int, says: str
+) -> None:
     server = replace(claims.SERVERS["mm1"], settings={**claims.QUEUE, "width": "50%"})
     board = Board()
-    claims.claims(board, Crew(1), server, 2, 2, quick=True)
-    assert board.held == 4
+    claims.claims(board, Crew(1), server, {"window": window}, 2, 2, quick=True)
+    assert board.held == held
     said = capsys.readouterr().out
-    assert "long-run capacity 8.017/s" in said
-    assert "true pass probability is below 0.8" in said
+    assert "Long-run capacity 8.017/s" in said
+    assert says in said
 
 
-def test_the_drift_test_is_asked_as_a_rate_is_judged() -> None:
-    of = asked("mm1", rate="1..20", runs=3, window="120s", slo=("e2e<=300s",), timeout="300s", input="16", output="1")
-    for rate, fails in ((10.0, False), (30.0, True)):
-        group = [one_run(of, rate, seed) for seed in Crew(1).seeds("test", 3)]
-        assert drift._rate_fails(of, rate, group) is fails
+@pytest.mark.parametrize("runs", [1, 3])
+def test_the_drift_test_is_asked_as_a_rate_is_judged(runs: int) -> None:
+    of = asked("mm1", rate="1..30", window="120s", slo=("e2e<=1h",), timeout="1h", min_requests=1, **drift.QUEUE)
+    for rate, fails in ((10.0, 0.0), (30.0, 1.0)):
+        found = [one_run(of, rate, seed) for seed in Crew(1).seeds("test", 3)]
+        assert drift._failing(of, rate, found, runs) == fails
+
+
+@pytest.mark.parametrize(("share", "name"), [(0.0, "FOUND"), (0.03, "BELOW_RANGE")])
+def test_requests_that_are_made_to_fail_are_judged_as_errors(share: float, name: str) -> None:
+    of = asked("mm1", rate="2..18", window="120s", runs=3, width="50%", **drift.QUEUE, slo=("e2e<=250ms",))
+    outcome = errors.faulty_sweep(of, 5, share)
+    assert outcome.name == name
+    assert ("requests failed" in outcome.reason) == (share > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ def scenario(file: Path, **more: Any) -> Scenario:
 
 def plans(chosen: Scenario, rate: float, *, block: int = -1) -> list[RunPlan]:
     workload = Workload.of(chosen)
-    window = workload.window(chosen.warmup, 2 if block >= 0 else 1)
-    count = search_spec(chosen).confirm if block >= 0 else chosen.runs
+    window = workload.window(chosen.warmup)
+    spec = search_spec(chosen)
+    count = spec.exploring if block < 0 else spec.runs
     return [workload.plan(rate, 100 + r, window, replicate=r, block=block) for r in range(count)]
 
 
@@ -83,25 +85,27 @@ def offered(plan: RunPlan) -> float:
 
 
 def test_blocks_are_disjoint_at_the_highest_rate_and_for_every_candidate(file: Path) -> None:
-    chosen = scenario(file, rate="5..10", confirm=2, width="50%", window="30s", min_requests=100)
+    chosen = scenario(file, rate="5..10", width="50%", window="30s", min_requests=100)
     recorded = Workload.of(chosen).recorded
     assert recorded is not None
     assert recorded.places is not None
-    assert recorded.places.sets == 4  # 20 blocks of 300 requests: 4 to explore, 4 for each candidate
+    assert recorded.places.sets == 4  # 20 blocks of 300 requests: 1 to explore, 4 for each candidate
     seen: list[int] = []
     for plan in [*plans(chosen, 10.0), *(plan for c in range(4) for plan in plans(chosen, 10.0, block=c))]:
         seen += lines_of(plan, made())
-    assert len(seen) == len(set(seen)) == 6000
+    assert len(seen) == len(set(seen)) == 5100
 
 
 def test_where_a_trace_has_too_few_blocks_they_are_used_again_and_that_is_said(file: Path) -> None:
-    chosen = scenario(file, rate="5..10", confirm=2)
+    chosen = scenario(file, rate="5..10")
     workload = Workload.of(chosen)
-    assert any("up to 1 candidates: the trace has no more, and candidate 2" in note for note in workload.notes)
-    first, second = plans(chosen, 10.0, block=0), plans(chosen, 9.0, block=1)
-    assert [lines_of(plan, made())[0] for plan in first] == [lines_of(plan, made())[0] for plan in second]
-    assert second[0].origin.startswith("block 5, of candidate 2, shared with candidate 1: ")
-    enough = scenario(file, rate="5..10", confirm=2, width="50%", window="30s", min_requests=100)
+    assert any("up to 2 candidates: the trace has no more, and candidate 3" in note for note in workload.notes)
+    first, second, third = (plans(chosen, rate, block=c) for c, rate in enumerate((10.0, 9.0, 8.0)))
+    starts = [[lines_of(plan, made())[0] for plan in of] for of in (first, second, third)]
+    assert not set(starts[0]) & set(starts[1])
+    assert starts[2] == starts[0]
+    assert third[0].origin.startswith("block 2, of candidate 3, shared with candidate 1: ")
+    enough = scenario(file, rate="5..10", width="50%", window="30s", min_requests=100)
     assert any("blocks that no other run meets" in note and "up to" not in note for note in Workload.of(enough).notes)
 
 
@@ -117,7 +121,7 @@ def bursty() -> Trace:
 @pytest.mark.parametrize("rate", [5.0, 7.3, 10.0])
 def test_every_run_offers_the_rate_it_is_named_by(tmp_path: Path, rate: float) -> None:
     write_trace(bursty(), tmp_path / "b.parquet", "parquet")
-    chosen = scenario(tmp_path / "b.parquet", rate="5..10", confirm=2)
+    chosen = scenario(tmp_path / "b.parquet", rate="5..10")
     for plan in [*plans(chosen, rate), *plans(chosen, rate, block=0)]:
         assert abs(offered(plan) - rate) * plan.window.window_ns / NS < 1  # to within one request
     assert any("own mean rate, recorded as 1." in note for note in Workload.of(chosen).notes)
@@ -130,7 +134,7 @@ def test_ties_of_a_coarse_clock_stay_together_and_blocks_disjoint(tmp_path: Path
         outcome=fine.outcome,
     )  # fmt: skip
     write_trace(second, tmp_path / "s.parquet", "parquet")
-    chosen = scenario(tmp_path / "s.parquet", rate="5..10", confirm=2)
+    chosen = scenario(tmp_path / "s.parquet", rate="5..10")
     seen: list[int] = []
     for plan in [*plans(chosen, 10.0), *plans(chosen, 10.0, block=0)]:
         assert offered(plan) == pytest.approx(10.0, rel=0.02)
@@ -229,7 +233,7 @@ def test_arrivals_are_fitted_to_a_trace(tmp_path: Path) -> None:
     for kind, says in (("fit-gamma", "Gamma gaps fitted"), ("fit-mmpp", "Markov-modulated arrivals fitted")):
         workload = Workload.of(load_scenario(None, {"arrivals": f"{kind}:{tmp_path / 'b.csv'}"}))
         assert any(says in note for note in workload.notes)
-        at_ns = workload.plan(4.0, 1, workload.window(0.0, 20)).schedule.at_ns
+        at_ns = workload.plan(4.0, 1, replace(workload.window(0.0), window_ns=2400 * NS)).schedule.at_ns
         counts = np.bincount(at_ns // (10 * NS))
         assert at_ns.size / 2400 == pytest.approx(4.0, rel=0.25)
         assert counts.var() / counts.mean() > 1.5  # Poisson's would be 1
@@ -263,7 +267,7 @@ def test_blocks_are_called_blocks_and_their_length_is_held_against_the_autocorre
 def test_a_run_is_planned_at_its_replicates_place_and_a_sentinel_at_the_first(file: Path) -> None:
     setup = prepare(scenario(file))
     request = {"rate": 5.0, "rate_index": 0, "block": -1, "seed": 7, "attempt": 0, "key": "k"}
-    third = plan_of(RunRequest(kind="search", replicate=2, **request), setup.workload, warmup_s=10.0)  # type: ignore[arg-type]
+    third = plan_of(RunRequest(kind="explore", replicate=2, **request), setup.workload, warmup_s=10.0)  # type: ignore[arg-type]
     sentinel = plan_of(RunRequest(kind="sentinel", replicate=2, **request), setup.workload, warmup_s=10.0)  # type: ignore[arg-type]
     assert third.schedule.sha256 == plans(setup.scenario, 5.0)[2].schedule.sha256
     assert sentinel.schedule.sha256 == plans(setup.scenario, 5.0)[0].schedule.sha256

@@ -23,6 +23,8 @@ def test_the_mean_age_sees_a_long_tail_that_median_and_mean_miss() -> None:
     assert mean_age_s(np.full(7, 2.5)) == pytest.approx(2.5)
     assert np.isnan(mean_age_s(np.empty(0)))
     assert np.isnan(mean_age_s(np.zeros(3)))
+    exponential = np.random.default_rng(5).exponential(2.0, 200_000)
+    assert mean_age_s(exponential) == pytest.approx(4.0, rel=0.02)  # E[S²]/E[S] of an exponential law: twice its mean
 
 
 def warmed(profile: str = "llama8b-80gb", **asked: Any) -> tuple[float, int]:
@@ -32,9 +34,10 @@ def warmed(profile: str = "llama8b-80gb", **asked: Any) -> tuple[float, int]:
 
     async def warm() -> float:
         offering = VirtualOffering(profile_name=profile)
-        return await warm_target(
+        fixed = await warm_target(
             setup.scenario, setup.workload, offering, lowest_rate=low, experiment="x", stop=anyio.Event()
         )
+        return fixed.warmup_s
 
     return anyio.run(warm), warm_requests(setup.scenario, low)
 

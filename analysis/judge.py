@@ -64,6 +64,9 @@ def judge_run(
     )
     told = () if server is None else tuple(server_findings(requests, server))
     goodput, token_goodput = (None, None) if facts.stopped_early else _goodput(cohort, good, facts)
+    # an early stop ends what there is to count
+    covered_ns = min(facts.window_ns, facts.stop_ns - facts.warmup_ns) if facts.stopped_early else facts.window_ns
+    window = {"warmup_ns": facts.warmup_ns, "window_ns": covered_ns}
     return RunVerdict(
         status=status,
         findings=(*findings, *told, *_notes(cohort, criteria, drift)),
@@ -77,8 +80,8 @@ def judge_run(
         drift_state=drift.state if drift else "undecided",
         waiting_ratio=waiting.ratio if waiting else None,
         waiting_state=waiting.state if waiting else "undecided",
-        realised_rate=realised_rate(cohort),
-        sent_rate=sent_rate(cohort),
+        realised_rate=realised_rate(cohort, **window),
+        sent_rate=sent_rate(requests, **window),
         goodput=goodput,
         token_goodput=token_goodput,
         summary=_summary(cohort),

@@ -69,6 +69,7 @@ class ReadTrace:
     end_ns: int
     sha256: str  # of what was read, before anything was done to it
     notes: tuple[str, ...]
+    rate: float  # of the window, whose silence counts
 
 
 def read_arrivals(scenario: Scenario) -> ReadTrace:
@@ -83,10 +84,10 @@ def read_arrivals(scenario: Scenario) -> ReadTrace:
         trace = jittered.trace
         notes.append(str(jittered))
     start_s, end_s = (0.0, np.inf) if scenario.trace_window is None else parse_window_s(scenario.trace_window)
-    used = trace
+    used, rate = trace, trace.rate
     if scenario.trace_window is not None:
         cut = window(trace, start_s, end_s)
-        used = cut.trace
+        used, rate = cut.trace, cut.arrivals.rate
         notes.append(str(cut))
     end_ns = trace.span_ns + 1 if end_s == np.inf else min(round(end_s * NS), trace.span_ns + 1)
     if len(used) < 2 or used.span_ns == 0:
@@ -97,7 +98,13 @@ def read_arrivals(scenario: Scenario) -> ReadTrace:
             remedy="use more of it",
         )
     return ReadTrace(
-        whole=trace, used=used, start_ns=round(start_s * NS), end_ns=end_ns, sha256=sha256, notes=tuple(notes)
+        whole=trace,
+        used=used,
+        start_ns=round(start_s * NS),
+        end_ns=end_ns,
+        sha256=sha256,
+        notes=tuple(notes),
+        rate=rate,
     )
 
 
@@ -164,11 +171,11 @@ class Recorded:
         """The whole of what is asked for, once, at `rate`."""
         return cls(
             trace=read.whole,
-            rate=read.used.rate,
+            rate=read.rate,
             method=scenario.rate_method,
             places_ns=(read.start_ns,),
             content_root=content_root(scenario),
-            once_speed=rate / read.used.rate if scenario.rate_method == "time" else 1.0,
+            once_speed=rate / read.rate if scenario.rate_method == "time" else 1.0,
             word="once",
         )
 
@@ -280,4 +287,6 @@ def _shape(trace: Trace, at_ns: Int64s, window: Window) -> str:
     rows = np.arange(*np.searchsorted(at_ns, [window.warmup_ns, window.end_ns]))
     if rows.size < 2:
         return f"{rows.size} requests"
-    return f"{rows.size} requests, {arrival_shape(trace.take(rows))}"
+    lead_ns = int(at_ns[rows[0]]) - window.warmup_ns
+    shape = arrival_shape(trace.take(rows), lead_ns=lead_ns, window_ns=window.window_ns)
+    return f"{rows.size} requests, {shape}"

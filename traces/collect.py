@@ -10,6 +10,7 @@ end, so that the one message can say how many rows are concerned.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -20,7 +21,8 @@ import pyarrow.compute as pc
 from traces.decode import REASONS, InstantDecoder, Reasons, code, decode_hashes, decode_tokens
 from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
-from traces.formats.detect import Found
+from traces.formats.detect import Found, absent_columns
+from traces.formats.layout import Filter
 from traces.report import ReadReport
 from traces.sessions import Codes, link_turns
 from traces.trace import MAX_TOKENS, NS, OUTCOMES, BlockHashes, Int64s, Trace
@@ -30,12 +32,13 @@ __all__ = ["Collector", "OnInvalid"]
 OnInvalid = Literal["error", "drop", "clip"]
 
 # rows left out under every policy: the source itself says that they are no request that could be sent
-_EXPECTED: Final = {"failed", "not_a_request"}
+_EXPECTED: Final = {"failed", "not_a_request", "cache_hit", "no_generation", "nested_span"}
 _FATAL: Final = {"mixed_zone"}
 _NAMES: Final = list(REASONS)
 _FIXABLE: Final = np.array(
     [name.split("_")[0] in ("missing", "zero", "negative", "huge") and not name.endswith("time") for name in _NAMES]
 )
+_SINCE_2001_NS: Final = 978_307_200 * NS
 _SUSPECT_STEP_NS: Final = 1800 * NS
 _MAX_SPAN_NS: Final = 2**62  # 146 years: differences of instants stay within int64
 
@@ -52,7 +55,10 @@ class Collector:
     rows: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
-    first_fault: tuple[int, str, str] | None = None
+    first_fault: tuple[str, int, str, str] | None = None  # path, line, reason, value
+    seen: set[str] = field(default_factory=set)  # columns that had a value
+    extents: list[tuple[int, int]] = field(default_factory=list)  # of each file, on its own clock
+    more_notes: list[str] = field(default_factory=list)
     last_at: int | None = None
     inversions: int = 0
     step_back: tuple[int, int] = (0, 0)  # the largest one, ns, and its line
@@ -62,12 +68,27 @@ class Collector:
 
     def __post_init__(self) -> None:
         self.decoder = InstantDecoder(clock=self.found.clock)
+        self.extents.append((_MAX_SPAN_NS, -_MAX_SPAN_NS))
+
+    def next_file(self, path: str, found: Found) -> None:
+        """What follows is from another file of the same trace. Raises `TraceError` where that is another format."""
+        said = [(x.name, x.clock, x.block_tokens, bool(x.columns.hashes)) for x in (self.found, found)]
+        if said[0] != said[1]:
+            raise TraceError(
+                f"format {found.name}, and the files before it are {self.found.name}, or other in clock or block size",
+                path=path,
+                remedy="pass files of one kind together",
+            )
+        self.path, self.found = path, found
+        self.extents.append((_MAX_SPAN_NS, -_MAX_SPAN_NS))
 
     def add(self, batch: Batch) -> None:
         """Take the next rows of the file."""
         c, columns, n = self.found.columns, batch.columns, batch.line.size
         if n == 0:
             return
+        if self.found.paths:
+            self.seen |= {name for name, values in columns.items() if name not in self.seen and _any_value(values)}
         at, time_reasons = self.decoder.decode(columns[c.at])
         if self.found.ends:
             duration, bad = InstantDecoder(clock="s").decode(columns[c.duration])
@@ -81,6 +102,8 @@ class Collector:
             ids, counts, hash_reasons = decode_hashes(columns[c.hashes], n)
 
         reasons = batch.reasons.copy()
+        for one in self.found.filters:
+            _apply(one, columns[one.column], reasons)
         _note_failures(reasons, time_reasons, input_reasons, output_reasons, outcome, self._zero_fails)
         for more in (time_reasons, input_reasons, output_reasons, hash_reasons):
             reasons = np.where(reasons == 0, more, reasons)
@@ -88,7 +111,8 @@ class Collector:
             reasons[(reasons == 0) & (inputs + outputs > self.max_tokens)] = code("over_long")
         keep = reasons == 0
         if self.on_invalid == "clip":
-            unfixable = (time_reasons != 0) | (hash_reasons != 0) | (batch.reasons != 0)
+            left_out = np.isin(reasons, _LEFT_OUT)
+            unfixable = (time_reasons != 0) | (hash_reasons != 0) | (batch.reasons != 0) | left_out
             inputs, outputs = inputs.copy(), outputs.copy()
             fixed = self._clip(reasons, ~unfixable, inputs, outputs, (input_reasons, output_reasons))
             keep |= fixed
@@ -99,6 +123,9 @@ class Collector:
         else:
             line = batch.line
         self._watch_order(at, line)
+        if at.size:
+            least, most = self.extents[-1]
+            self.extents[-1] = (min(least, int(at.min())), max(most, int(at.max())))
         self._keep("at", at)
         self._keep("input", inputs[keep].astype(np.int32))
         self._keep("output", outputs[keep].astype(np.int32))
@@ -154,7 +181,7 @@ class Collector:
     ) -> npt.NDArray[np.bool_]:
         """Put fixable counts right in place; the rows so kept."""
         fixable = whole & _FIXABLE_OR_OK[sides[0]] & _FIXABLE_OR_OK[sides[1]]
-        rows: npt.NDArray[np.bool_] = fixable & (reasons != 0) & (reasons != code("not_a_request"))
+        rows: npt.NDArray[np.bool_] = fixable & (reasons != 0)
         huge = {"input": code("huge_input"), "output": code("huge_output")}
         for tokens, side, name in ((inputs, sides[0], "input"), (outputs, sides[1], "output")):
             faulty = rows & (side != 0)
@@ -178,7 +205,7 @@ class Collector:
         for row in np.flatnonzero(reasons):
             name = _NAMES[reasons[row]]
             if name not in _EXPECTED:
-                self.first_fault = (int(batch.line[row]), name, self._value(batch, int(row), name))
+                self.first_fault = (self.path, int(batch.line[row]), name, self._value(batch, int(row), name))
                 return
 
     def _value(self, batch: Batch, row: int, reason: str) -> str:
@@ -192,6 +219,7 @@ class Collector:
     def finish(self) -> tuple[Trace, ReadReport]:
         """The trace and its account. Raises `TraceError` by policy, or where nothing usable was read."""
         self._judge()
+        self._refuse_laid_over()
         at = self._joined("at")
         n = at.size
         order = np.argsort(at, kind="stable") if self.inversions else None
@@ -226,11 +254,13 @@ class Collector:
             other = int(np.count_nonzero((counts > 0) & (counts != -(-trace.input_tokens // size))))
             if other:
                 notes.append(f"{other} rows have more or fewer block ids than blocks of {size} tokens in their input")
-        clock = self.found.clock + (
-            "" if self.found.clock != "iso" else " with zone" if self.decoder.zoned else " without zone, taken as UTC"
-        )
+        clock: str = self.found.clock
+        if self.decoder.typed:
+            clock = f"{self.decoder.typed}, the column's own type"
+        elif clock == "iso":
+            clock += " with zone" if self.decoder.zoned else " without zone, taken as UTC"
         return trace, ReadReport(
-            path=self.path,
+            path=self.path if len(self.extents) == 1 else f"{len(self.extents)} files, the last {self.path}",
             format=self.found.name,
             clock=clock,
             rows=self.rows,
@@ -250,15 +280,33 @@ class Collector:
         return np.concatenate(self.parts.pop(name))
 
     def _judge(self) -> None:
-        def fault(what: str, line: int, rows: str, remedy: str) -> TraceError:
-            return TraceError(what, path=self.path, line=line, rows=rows, remedy=remedy)
+        at = self.path
 
+        def fault(what: str, line: int, rows: str, remedy: str) -> TraceError:
+            return TraceError(what, path=at, line=line, rows=rows, remedy=remedy)
+
+        wanted = self.found.columns.names() if self.found.name == "generic" and self.found.paths else []
+        if self.rows and (absent := [name for name in wanted if name not in self.seen]):
+            raise absent_columns(self.path, absent, self.found.header)
+        slashes = self.decoder.slashes
+        if slashes.day_first or slashes.undecided:
+            which = "with the day first" if slashes.day_first else "that may have the day or the month first"
+            first, second, year = min(slashes.seen)
+            example = f"{first}/{second}/{year}"
+            raise fault(
+                f"dates {which} (such as {example})", 0, f"{self.rows} rows", "export them as 2025-03-01 12:00:00"
+            )
         if self.rows == 0:
-            raise fault("a header and no rows", 0, "0 rows", "pass a file with requests")
+            raise fault(
+                "a header and no rows" if self.found.reader == "csv" else "no rows",
+                0,
+                "0 rows",
+                "pass a file with requests",
+            )
         faults = {k: v for k, v in (self.dropped | self.clipped).items() if k not in _EXPECTED}
         kept = self.rows - sum(self.dropped.values())
         if self.first_fault is not None:
-            line, name, value = self.first_fault
+            at, line, name, value = self.first_fault
             listed = ", ".join(f"{v} {k}" for k, v in _in_order(faults).items())
             rows = f"{sum(faults.values())} of {self.rows} rows cannot be used ({listed})"
             if _FATAL & faults.keys():
@@ -273,11 +321,25 @@ class Collector:
                 "no request that could be sent",
                 0,
                 f"{self.rows} rows ({listed})",
-                "pass --on-invalid clip to keep them",
+                "pass --on-invalid clip to keep those that failed"
+                if "failed" in self.dropped
+                else "no row is a model request that a server has to answer: pass another file, or --map",
+            )
+
+    def _refuse_laid_over(self) -> None:
+        """Files that each count from a start of their own cannot be put on one clock."""
+        extents = sorted(extent for extent in self.extents if extent[0] <= extent[1])
+        own_clock = any(least < _SINCE_2001_NS for least, _ in extents)
+        if own_clock and any(later[0] <= earlier[1] for earlier, later in pairwise(extents)):
+            raise TraceError(
+                "several files that each count from a start of their own: which follows which is not known",
+                path=self.path,
+                rows=f"{len(extents)} files",
+                remedy="pass them one by one, or give their times a date",
             )
 
     def _notes(self) -> list[str]:
-        notes = list(self.found.notes)
+        notes = [*self.found.notes, *self.more_notes]
         if self.decoder.rounded:
             notes.append(f"{self.decoder.rounded} timestamps finer than a nanosecond were rounded to one")
         if self.inversions:
@@ -302,7 +364,20 @@ class Collector:
         return hashes if order is None else hashes.take(order)
 
 
+_LEFT_OUT: Final = [code(name) for name in _EXPECTED - {"failed"}]
 _FIXABLE_OR_OK: Final = _FIXABLE | (np.arange(len(_NAMES)) == 0)
+
+
+def _any_value(values: Any) -> bool:
+    return any(v is not None for v in values) if isinstance(values, list) else values.null_count < len(values)
+
+
+def _apply(left_out: Filter, values: Any, reasons: Reasons) -> None:
+    """Give rows the filter's reason, before any fault of theirs is looked for."""
+    encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
+    table = np.array([left_out.leaves_out(value) for value in encoded.dictionary.to_pylist()] + [False])
+    rows = table[np.asarray(pc.fill_null(encoded.indices, len(table) - 1))]
+    reasons[rows & (reasons == 0)] = code(left_out.reason)
 
 
 def _note_failures(

@@ -173,7 +173,7 @@ def test_arrivals_are_fitted_to_a_trace(tmp_path: Path) -> None:
 def test_the_hash_of_a_scenario_covers_what_its_files_hold(file: Path) -> None:
     before = prepare(scenario(file))
     assert before.scenario.trace_sha256 == made().sha256
-    write_trace(made(seed=2), file, "parquet")
+    write_trace(made(seed=2), file, "parquet", force=True)
     after = prepare(scenario(file))
     assert before.scenario.sha256 != after.scenario.sha256
     with pytest.raises(ScenarioError, match="the file holds other requests than it did"):

@@ -196,7 +196,7 @@ def test_one_content_two_units(tmp_path: Path) -> None:
 
 def test_one_odd_row_does_not_hide_a_format(tmp_path: Path) -> None:
     good = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
-    path = _write(tmp_path, _jsonl(good, good | {"hash_ids": [0]}, good))
+    path = _write(tmp_path, _jsonl(good, good | {"hash_ids": [0]}, good | {"timestamp": 60_000}))
     assert read_trace(path)[1].format == "mooncake"
 
 

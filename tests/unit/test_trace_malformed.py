@@ -262,7 +262,8 @@ def _zip(files: dict[str, bytes]) -> bytes:
         _zip({"t.csv.gz": gzip.compress(_azure(A, B, C))}),
     ],
     ids=["plain", "crlf", "bom", "no_final_newline", "trailing_blanks", "inner_blanks", "gzip_members", "zstd",
-         "quotes_and_point_zero", "spaces_in_header", "semicolons", "tabs", "blanks", "bz2", "xz", "tar_gz", "zip", "gzip_in_zip"],
+         "quotes_and_point_zero", "spaces_in_header", "semicolons", "tabs", "blanks", "bz2", "xz",
+         "tar_gz", "zip", "gzip_in_zip"],
 )  # fmt: skip
 def test_harmless_variants_read_the_same(data: bytes, tmp_path: Path) -> None:
     trace, report = _read(tmp_path, data)

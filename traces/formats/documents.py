@@ -20,6 +20,8 @@ __all__ = ["dig", "documents", "expand", "head_objects", "load_json", "one_a_lin
 
 # what exports call the list of their records
 _LISTS: Final = ("data", "Records", "observations", "resourceSpans")
+_FIRST_LINES: Final = 20
+_LONG_LINE: Final = 1 << 20
 _MAX_RECORD: Final = 256 << 20
 _SPACE: Final = " \t\r\n\ufeff"
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=str)
@@ -59,15 +61,22 @@ def expand(document: Any) -> Iterator[Any]:
 
 
 def one_a_line(source: Source) -> bool:
-    """Whether the file has one JSON object a line."""
-    first, end, _ = source.head.lstrip().partition(b"\n")
-    if not first.startswith(b"{") or not (end or source.whole):
+    """Whether the file has one JSON object a line; the first ones may be broken."""
+    lines = source.head.lstrip().split(b"\n", _FIRST_LINES)
+    if len(lines) > _FIRST_LINES or not source.whole:
+        lines.pop()  # the rest, or a line cut by the head's end
+    if not lines or not lines[0].startswith(b"{") or len(lines[0].strip()) < 2:
         return False
+    if len(lines[0]) > _LONG_LINE and not b"".join(lines[1:]).strip() and source.whole:
+        return False  # one long document, better read by the record
+    return any(isinstance(_parsed(line), dict) for line in lines)
+
+
+def _parsed(text: bytes) -> Any:
     try:
-        load_json(first)
+        return load_json(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def documents(source: Source) -> Iterator[tuple[int, Any]]:
@@ -85,10 +94,7 @@ def documents(source: Source) -> Iterator[tuple[int, Any]]:
 def _by_line(block: Block) -> Iterator[tuple[int, Any]]:
     for number, text in enumerate(block.data.split(b"\n"), start=block.first_line):
         if text.strip():
-            try:
-                yield number, load_json(text)
-            except ValueError:
-                yield number, None
+            yield number, _parsed(text)
 
 
 def head_objects(source: Source, limit: int = 200) -> list[dict[str, Any]]:

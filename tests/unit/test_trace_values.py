@@ -239,11 +239,14 @@ def _one_line(path: Path, rows: int) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
+from pathlib import Path
 from traces.read import read_trace
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # not ru_maxrss: a child inherits that of the process that started it
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
+before = peak()
 trace, _ = read_trace(sys.argv[1])
-print(len(trace), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(len(trace), peak() - before)
 """
 
 

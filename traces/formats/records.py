@@ -64,7 +64,7 @@ def _rows(source: Source, form: Export) -> Iterator[tuple[int, Record | None]]:
 
 
 def _batched(
-    rows: Iterator[tuple[int, Record | None]], names: list[str], hashes: str = "", batch_rows: int = 50_000
+    rows: Iterator[tuple[int, Record | None]], names: list[str], hashes: str = "", batch_rows: int = 10_000
 ) -> Iterator[Batch]:
     while chunk := list(islice(rows, batch_rows)):
         lines, found = zip(*chunk, strict=True)

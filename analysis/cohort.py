@@ -17,6 +17,7 @@ __all__ = [
     "describe",
     "event_rate",
     "mask",
+    "mean_age_s",
     "nearest_rank",
     "realised_rate",
     "sent_rate",
@@ -71,6 +72,16 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
             found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}
             found |= {f"max{suffix}": float(among[-1]), f"mean{suffix}": float(among.mean())}
     return found
+
+
+def mean_age_s(residences_s: Floats) -> float:
+    """E[S²]/E[S] of residences S, shape (n,), seconds; NaN of nothing, and where all are 0.
+
+    The mean residence of what is in service at an instant, where long requests are met more often: a few long ones in
+    a hundred fill a server for as long as they last, which neither the mean nor the median of S shows.
+    """
+    total = float(residences_s.sum())
+    return float(residences_s @ residences_s) / total if total > 0 else float("nan")
 
 
 def event_rate(at_ns: Ints) -> float | None:

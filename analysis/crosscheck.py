@@ -17,19 +17,18 @@ from analysis.records import NS_PER_S, Ints, numbers, outcome_is
 from analysis.telemetry import ServerView
 from analysis.verdict import Finding
 
-__all__ = ["cold_claim", "explained_hits", "server_findings"]
+__all__ = ["cold_claim", "explained_hits", "foreign_requests", "server_findings"]
 
 MEANS_OFF_SHARE = 0.05  # of the server's mean that the client's may differ by, or by
 MEANS_OFF_S = {"ttft": 0.020, "itl": 0.002, "e2e": 0.050}
 COUNTS_OFF = 0.02  # beyond which the two did not count the same requests
-FOREIGN_SHARE = 0.01
+COUNTED_LATE = 1  # requests
 COLD_SLACK = 0.001  # of the looked-up tokens: what random prompts may have in common by chance
 
 
 def server_findings(requests: pd.DataFrame, server: ServerView) -> Iterator[Finding]:
     """What the two sides say of one run. `requests` is its whole derived table."""
     yield from _means(requests, server)
-    yield from _foreign(requests, server)
     yield from _speculation(server)
     for source in server.sources:
         if source.scrapes and source.failures:
@@ -82,6 +81,18 @@ def cold_claim(requests: pd.DataFrame, server: ServerView | None, explained: int
     )
 
 
+def foreign_requests(requests: pd.DataFrame, server: ServerView | None) -> int:
+    """Requests that the server finished meanwhile beyond those sent to it; 0 where it does not count them.
+
+    One of ours that ended just before the run may be counted in it.
+    """
+    finished = None if server is None else server.value("finished", "n")
+    if finished is None:
+        return 0
+    beyond = round(finished) - int((numbers(requests, "sent_ns") >= 0).sum())
+    return beyond if beyond > COUNTED_LATE else 0
+
+
 def _means(requests: pd.DataFrame, server: ServerView) -> Iterator[Finding]:
     first, last = numbers(requests, "first_token_ns"), numbers(requests, "last_token_ns")
     sent, events = numbers(requests, "sent_ns"), numbers(requests, "token_events")
@@ -106,16 +117,6 @@ def _means(requests: pd.DataFrame, server: ServerView) -> Iterator[Finding]:
         yield _finding(
             "server_means", "warning" if off else "info", None, None,
             f"means by the server's clock and ours: {'; '.join(said)}{verdict}",
-        )  # fmt: skip
-
-
-def _foreign(requests: pd.DataFrame, server: ServerView) -> Iterator[Finding]:
-    finished = server.value("finished", "n")
-    sent = int((numbers(requests, "sent_ns") >= 0).sum())
-    if finished is not None and finished > sent * (1 + FOREIGN_SHARE) + 1:
-        yield _finding(
-            "other_clients", "warning", finished, sent,
-            f"the server finished {finished:.0f} requests while {sent} were sent to it: others use it too",
         )  # fmt: skip
 
 

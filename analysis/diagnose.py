@@ -20,8 +20,21 @@ from analysis.verdict import RunVerdict
 __all__ = ["Step", "diagnose", "in_one_line"]
 
 QUEUE_SHARE: Final = 0.5  # of the server's TTFT, from which on its queue is the first thing to look at
+ERROR_SHARE: Final = 0.01  # of the cohort, from which on errors are the first thing to look at
 KV_FULL: Final = 0.95
 _FURTHER: Final = ("KV cache", "GPU", "GPU memory bandwidth", "GPU links", "server machine", "client CPU")
+_ERRORS_SAY: Final = {
+    "rejected": "the server refuses requests: its queue or a limit of its front end is full, lower the rate",
+    "connect_error": "connections fail: look at the server's listen queue, its connection limit and the network",
+    "connection_lost": "connections break: look at the server's log and at what stands before it",
+    "timeout": "requests are not over in time: look at stuck requests, then at --timeout",
+    "http_error": "the server fails requests: look at its log",
+    "stream_error": "the server ends streams with errors: look at its log",
+    "truncated": "streams end unfinished: look at the server and at what stands before it",
+    "short_output": "outputs are short of their forced length: look at the context length and at ignore_eos",
+    "bad_response": "answers cannot be read: look at the endpoint and at what stands before it",
+    "workload_error": "requests are refused as wrong: look at model, key and lengths",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +85,20 @@ def _workload(failed: Sequence[RunVerdict]) -> Step:
     cached = "cache hits not measured"
     if hits is not None:
         cached = f"{hits / queries:.0%} of prompt tokens cached" if queries else f"{hits:.0f} prompt tokens cached"
+    broken = [run for run in failed if _errors_decide(run)]
+    told = {name: sum(run.outcomes.get(name, 0) for run in broken) for name in _ERRORS_SAY}
+    most = max(told, key=lambda name: told[name])
     said = [f"{errors} errors of {cohort}" + (f" ({kinds})" if kinds else ""), cached, *wrong[:1]]
-    return Step(name="workload", suspect=bool(wrong), text=_joined(said))
+    said.append(_ERRORS_SAY[most] if told[most] else "")
+    return Step(name="workload", suspect=bool(wrong or broken), text=_joined(said))
+
+
+def _errors_decide(run: RunVerdict) -> bool:
+    """Whether errors are enough of the cohort, or of the misses that failed the run, to be the cause of its FAIL."""
+    if run.errors > ERROR_SHARE * run.cohort:
+        return True
+    missed = any(finding.check in ("error_rate", "attainment") for finding in run.findings)
+    return missed and run.errors > 0 and 2 * run.errors >= run.misses
 
 
 def _queue(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict]) -> Step:
@@ -81,6 +106,11 @@ def _queue(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict]) -> Step:
     slope = _mean(run.waiting_ratio for run in failed if not run.attainment_is_bound)
     backlog = _mean(run.drift_ratio for run in failed if not run.attainment_is_bound)
     queued, ttft = _told(failed, "queue_s", "mean"), _told(failed, "ttft_s", "mean")
+    by_little = ""
+    if queued is None and (queued := _mean(_little_s(run) for run in failed)) is not None:
+        by_little = " by Little's law"
+    if ttft is None:
+        ttft = _mean(run.summary.get("ttft_s", {}).get("mean") for run in failed)
     rising = any(share is not None and share > DRIFT_LIMIT for share in (slope, backlog))
     long = queued is not None and ttft is not None and queued > QUEUE_SHARE * ttft
     said = []
@@ -91,7 +121,8 @@ def _queue(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict]) -> Step:
         beside = f" ({before:.3g} at the passing rate)" if before is not None else ""
         said.append(f"{waiting:.3g} waiting{beside}, at most {most:.0f}")
     if queued is not None:
-        said.append(f"{format_duration(queued)} queued" + (f" of {format_duration(ttft)} TTFT" if ttft else ""))
+        of = f" of {format_duration(ttft)} TTFT" if ttft else ""
+        said.append(f"{format_duration(queued)} queued{of}{by_little}")
     if slope is not None:
         said.append(f"waiting grows by {slope:.1%} of arrivals")
     if backlog is not None:
@@ -99,6 +130,12 @@ def _queue(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict]) -> Step:
     if rising or long:
         said.append("lower the rate or add replicas before tuning kernels")
     return Step(name="server queue", suspect=rising or long, text=_joined(said))
+
+
+def _little_s(run: RunVerdict) -> float | None:
+    """Mean wait in the server's queue, seconds, from its waiting gauge alone: mean waiting / arrivals per second."""
+    waiting, rate = run.server.get("waiting", {}).get("mean"), run.sent_rate or run.rate
+    return waiting / rate if waiting is not None and rate > 0 else None
 
 
 def _phase(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict], slo: Slo) -> Step:

@@ -7,33 +7,26 @@ forbids: then it is INVALID with blame `evidence`, because nothing is known of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import gammaincinv
 
 from analysis.cohort import cohort_of, describe, realised_rate, sent_rate
 from analysis.crosscheck import server_findings
 from analysis.indicator import attains, joint, misses_allowed, tpot_undefined
-from analysis.records import NS_PER_S, Bools, derive, numbers, outcome_is
+from analysis.records import NS_PER_S, Bools, Floats, derive, numbers, outcome_is
 from analysis.schema import ERRORS
-from analysis.stationarity import (
-    DRIFT_LIMIT,
-    SIGNIFICANCE,
-    Drift,
-    mean_residence_s,
-    outstanding_drift,
-    rate_drift,
-)
-from analysis.stationarity import drift as gauge_drift
+from analysis.stationarity import BATCHES, DRIFT_LIMIT, RATE_Z, RUN_Z, Drift, gauge_drift, outstanding_drift, rate_drift
 from analysis.telemetry import ServerView
-from analysis.units import format_duration
 from analysis.validity import gates, misses
 from analysis.verdict import Criteria, Finding, RateVerdict, RunFacts, RunVerdict, Status
 
-__all__ = ["SUMMARISED", "judge_rate", "judge_run", "misses_allowed"]
+__all__ = ["SUMMARISED", "fewest_errors", "judge_rate", "judge_run", "mean_error", "misses_allowed"]
 
 SUMMARISED: Final = ("client_queue_s", "ttft_s", "tpot_s", "e2e_s", "ttft_from_sent_s", "send_lag_s")
 
@@ -50,17 +43,24 @@ def judge_run(
     cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)
     good = joint(cohort, criteria.slo)
     total, missed = misses(cohort, facts, good)
-    errors = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
+    failed = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
+    # of a run that was stopped early nothing is asked of what was still in flight: its misses decided
+    open_ = 0 if facts.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
     drift = outstanding_drift(
         requests,
         start_ns=facts.warmup_ns,
         end_ns=min(facts.warmup_ns + facts.window_ns, facts.stop_ns),
         rate=facts.rate,
-        replicates=criteria.replicates,
     )
-    waiting = _waiting_drift(requests, facts, criteria, server)
+    waiting = _waiting_drift(facts, server)
+    limit = RATE_Z if criteria.replicates == 1 else RUN_Z
     status, findings = _decide(
-        gates(requests, facts, criteria), list(_failures(facts, criteria, total, missed, errors, drift, waiting))
+        gates(requests, facts, criteria),
+        [
+            *_failures(facts, criteria, total, missed),
+            *_too_many_errors(criteria, total, failed, open_),
+            *_rises(drift, waiting, limit),
+        ],
     )
     told = () if server is None else tuple(server_findings(requests, server))
     goodput, token_goodput = (None, None) if facts.stopped_early else _goodput(cohort, good, facts)
@@ -69,17 +69,21 @@ def judge_run(
     window = {"warmup_ns": facts.warmup_ns, "window_ns": covered_ns}
     return RunVerdict(
         status=status,
-        findings=(*findings, *told, *_notes(cohort, criteria, drift)),
+        findings=(*findings, *told, *_notes(cohort, criteria)),
         rate=facts.rate,
         cohort=total,
         misses=missed,
-        errors=errors,
+        errors=failed,
+        unresolved=open_,
         attainment=(total - missed) / total if total else 0.0,
         attainment_is_bound=facts.stopped_early,
         drift_ratio=drift.ratio if drift else None,
-        drift_state=drift.state if drift else "undecided",
+        drift_z=drift.z if drift else None,
+        drift_state=_state(drift, limit),
         waiting_ratio=waiting.ratio if waiting else None,
-        waiting_state=waiting.state if waiting else "undecided",
+        waiting_z=waiting.z if waiting else None,
+        waiting_state=_state(waiting, limit),
+        e2e_error_s=mean_error(cohort["e2e_s"].to_numpy(dtype=np.float64)[outcome_is(cohort, "ok")]),
         realised_rate=realised_rate(cohort, **window),
         sent_rate=sent_rate(requests, **window),
         goodput=goodput,
@@ -93,15 +97,16 @@ def judge_run(
 def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, needed: int) -> RateVerdict:
     """All that the runs at one rate say together: FAIL at the first FAIL, PASS from `needed` passes on.
 
-    INVALID runs are evidence for nothing and are left out of the envelope. Those that only evidence gates held back
-    still take part in the drift test, which can fail a rate and pass none: thin evidence excuses no overload.
+    Drift and errors of all runs together are tested once, when `needed` runs are there: a test after every run would
+    multiply its false alarms. INVALID runs are evidence for nothing and are left out of the envelope. Those that only
+    evidence gates held back still take part in those two tests, which can fail a rate and pass none: thin evidence
+    excuses no overload.
     """
     valid = [verdict for verdict in verdicts if verdict.status != "INVALID"]
     measured = [verdict for verdict in verdicts if verdict.status != "INVALID" or verdict.blame == "evidence"]
     # an early stop cuts the window short, and its slope is not one of the same kind
     whole = [verdict for verdict in measured if not verdict.attainment_is_bound]
-    drift = rate_drift([v.drift_ratio for v in whole if v.drift_ratio is not None])
-    waiting = rate_drift([v.waiting_ratio for v in whole if v.waiting_ratio is not None])
+    drift, waiting = _together(whole, "drift"), _together(whole, "waiting")
     failed = next((verdict for verdict in valid if verdict.status == "FAIL"), None)
     verdict = RateVerdict(
         rate=rate,
@@ -110,23 +115,42 @@ def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, 
         attain_min=min((v.attainment for v in valid), default=None),
         attain_max=max((v.attainment for v in valid), default=None),
         drift_ratio=drift.ratio if drift else None,
-        drift_p=drift.p if drift else None,
+        drift_z=drift.z if drift else None,
         waiting_ratio=waiting.ratio if waiting else None,
-        waiting_p=waiting.p if waiting else None,
+        waiting_z=waiting.z if waiting else None,
     )
     if failed is not None:
         return replace(verdict, status="FAIL", reason=failed.reason)
-    for what, rise in (("outstanding work", drift), ("the server's waiting queue", waiting)):
-        if rise is not None and rise.rising:
-            return replace(
-                verdict,
-                status="FAIL",
-                reason=f"{what} rises in {len(measured)} runs by {_share(rise.ratio)} of arrivals, "
-                f"{_share(DRIFT_LIMIT)} allowed (p = {rise.p:.2g})",
-            )
+    if len(measured) >= needed:
+        together = f"in {len(measured)} runs together " if len(measured) > 1 else ""
+        for what, rise in _named(drift, waiting):
+            if rise.rises(RATE_Z):
+                return replace(verdict, status="FAIL", reason=f"{together}{_rise_text(what, rise, RATE_Z)}")
+        total, wrong = sum(v.cohort for v in measured), sum(v.errors + v.unresolved for v in measured)
+        if wrong > criteria.max_error_rate * total:
+            return replace(verdict, status="FAIL", reason=f"{together}{_error_text(wrong, total, criteria)}")
     if len(valid) >= needed:
         return replace(verdict, status="PASS")
     return replace(verdict, reason=f"{len(valid)} of {needed} runs passed so far")
+
+
+def fewest_errors(count: int) -> float:
+    """One-sided 95 % lower confidence bound of a Poisson mean of which `count` events were seen; 0 of none.
+
+    The 5 % quantile of a Gamma law of shape `count` (Garwood's interval).
+    """
+    return float(gammaincinv(count, 0.05)) if count else 0.0
+
+
+def mean_error(values: Floats) -> float | None:
+    """Standard error of the mean of a correlated series in its order, from the means of 10 batches; same unit.
+
+    `None` for fewer than 20 values.
+    """
+    if len(values) < 2 * BATCHES:
+        return None
+    means = [float(batch.mean()) for batch in np.array_split(values, BATCHES)]
+    return float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
 
 
 def _decide(gated: list[Finding], failures: list[Finding]) -> tuple[Status, list[Finding]]:
@@ -144,22 +168,9 @@ def _lowered(findings: list[Finding], blame: str) -> list[Finding]:
     return sorted(lowered, key=lambda finding: finding.severity != "block")
 
 
-def _failures(
-    facts: RunFacts,
-    criteria: Criteria,
-    total: int,
-    missed: int,
-    errors: int,
-    drift: Drift | None,
-    waiting: Drift | None,
-) -> Iterator[Finding]:
+def _failures(facts: RunFacts, criteria: Criteria, total: int, missed: int) -> Iterator[Finding]:
     if facts.target_died:
         yield _failure("target_died", None, None, "the target died with requests in flight")
-    if errors > criteria.max_error_rate * total:
-        share, limit = errors / max(total, 1), float(criteria.max_error_rate)
-        yield _failure(
-            "error_rate", share, limit, f"{errors} of {total} requests failed, {_share(limit)} may"
-        )  # fmt: skip
     if not attains(total, missed, criteria.attain):
         attainment, wanted = (total - missed) / total, float(criteria.attain)
         at_most = "at most " if facts.stopped_early else ""
@@ -168,45 +179,70 @@ def _failures(
             f"{at_most}{_share(attainment)} of requests met the SLO, {_share(wanted)} must: "
             f"{missed} misses of {total}, {misses_allowed(total, criteria.attain)} allowed",
         )  # fmt: skip
-    for check, what, rise in (("drift", "outstanding work", drift), ("waiting", "the server's waiting queue", waiting)):
-        if rise is not None and rise.state == "rising":
-            yield _failure(
-                check, rise.ratio, DRIFT_LIMIT,
-                f"{what} rises by {_share(rise.ratio)} of arrivals, {_share(DRIFT_LIMIT)} allowed "
-                f"(p = {rise.p:.2g} < {SIGNIFICANCE:g}/{criteria.replicates})",
-            )  # fmt: skip
 
 
-def _waiting_drift(
-    requests: pd.DataFrame, facts: RunFacts, criteria: Criteria, server: ServerView | None
-) -> Drift | None:
+def _too_many_errors(criteria: Criteria, total: int, errors: int, unresolved: int) -> Iterator[Finding]:
+    """A run of several fails only where its errors cannot be the luck of a rate within ε; one alone by its share."""
+    wrong = errors + unresolved
+    certain = wrong if criteria.replicates == 1 else fewest_errors(wrong)
+    if certain > criteria.max_error_rate * total:
+        text = _error_text(wrong, total, criteria)
+        if unresolved:
+            text += f" ({unresolved} were still unanswered when the load stopped)"
+        yield _failure("error_rate", wrong / max(total, 1), float(criteria.max_error_rate), text)
+
+
+def _rises(drift: Drift | None, waiting: Drift | None, limit: float) -> Iterator[Finding]:
+    for what, rise in _named(drift, waiting):
+        if rise.rises(limit):
+            check = "drift" if rise is drift else "waiting"
+            yield _failure(check, rise.ratio, DRIFT_LIMIT, _rise_text(what, rise, limit))
+
+
+def _named(drift: Drift | None, waiting: Drift | None) -> list[tuple[str, Drift]]:
+    both = (("outstanding work", drift), ("the server's waiting queue", waiting))
+    return [(what, rise) for what, rise in both if rise is not None]
+
+
+def _rise_text(what: str, rise: Drift, limit: float) -> str:
+    return f"{what} rises by {_share(rise.ratio)} of arrivals, limit {_share(DRIFT_LIMIT)} (z = {rise.z:.3g} > {limit})"
+
+
+def _error_text(wrong: int, total: int, criteria: Criteria) -> str:
+    share, limit = wrong / max(total, 1), float(criteria.max_error_rate)
+    return f"{wrong} of {total} requests failed ({_share(share)}), limit {_share(limit)}"
+
+
+def _state(drift: Drift | None, limit: float) -> Literal["ok", "rising", "undecided"]:
+    if drift is None:
+        return "undecided"
+    return "rising" if drift.rises(limit) else "ok"
+
+
+def _together(runs: Sequence[RunVerdict], kind: Literal["drift", "waiting"]) -> Drift | None:
+    known = [
+        Drift(ratio=ratio, z=z)
+        for run in runs
+        for ratio, z in [(run.drift_ratio, run.drift_z) if kind == "drift" else (run.waiting_ratio, run.waiting_z)]
+        if ratio is not None and z is not None
+    ]
+    return rate_drift(known)
+
+
+def _waiting_drift(facts: RunFacts, server: ServerView | None) -> Drift | None:
     if server is None or not len(server.waiting):
-        return None
-    start_ns, end_ns = facts.warmup_ns, min(facts.warmup_ns + facts.window_ns, facts.stop_ns)
-    residence_s = mean_residence_s(requests, start_ns=start_ns, end_ns=end_ns)
-    if np.isnan(residence_s):
         return None
     return gauge_drift(
         server.waiting_at_s,
         server.waiting,
-        start_s=start_ns / NS_PER_S,
-        end_s=end_ns / NS_PER_S,
+        start_s=facts.warmup_ns / NS_PER_S,
+        end_s=min(facts.warmup_ns + facts.window_ns, facts.stop_ns) / NS_PER_S,
         rate=facts.rate,
-        residence_s=residence_s,
-        replicates=criteria.replicates,
     )
 
 
-def _notes(cohort: pd.DataFrame, criteria: Criteria, drift: Drift | None) -> Iterator[Finding]:
+def _notes(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:
     """What a reader should know although it decides nothing."""
-    if drift is not None and drift.state == "undecided":
-        text = (
-            "one run cannot tell whether outstanding work rises; it could in a window of "
-            f"{format_duration(drift.needed_window_s)}"
-        )
-        yield Finding(
-            check="drift", blame="server", severity="info", value=drift.ratio, limit=DRIFT_LIMIT, text=text
-        )  # fmt: skip
     if criteria.slo.tpot_s is not None and (single := tpot_undefined(cohort)):
         text = f"{single} requests of one output token have no TPOT; its bound does not apply to them"
         yield Finding(check="tpot_undefined", blame="workload", severity="info", value=single, text=text)

@@ -1,4 +1,4 @@
-"""The one owner of the request table: its columns, their types, units and order, and the version of all that.
+"""The one owner of the request and event tables: their columns, types, units and order, and their versions.
 
 One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock,
 and -1 means "did not happen"; counts are -1 where nobody said. Stamps and outcomes: method, sections 2 and 3.
@@ -12,6 +12,7 @@ __all__ = [
     "ABSENT",
     "DERIVED",
     "ERRORS",
+    "EVENTS_VERSION",
     "EVENT_COLUMNS",
     "OUTCOMES",
     "REQUEST_COLUMNS",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = 1
+EVENTS_VERSION: Final = 2  # of events.parquet; 1 had a row an event
 ABSENT: Final = -1
 
 OUTCOMES: Final = (
@@ -86,12 +88,13 @@ DERIVED: Final[dict[str, str]] = {
     "tpot_s": "float64",
 }
 
-# a second table, one row per token event: gaps between rows of one request are the ITL
+# a second table, one row per token event: gaps between rows of one request are the ITL. A request's first event is at
+# its first_token_ns; the others of a live run are whole microseconds later
 EVENT_COLUMNS: Final[dict[str, str]] = {
     "index": "int64",
     "at_ns": "int64",
-    "tokens": "int32",
-}  # tokens: -1 unknown
+    "tokens": "int32",  # -1 unknown
+}
 
 # a third table, what the target and its machine told while the run was on: one row a sample as its source wrote it
 TARGET_COLUMNS: Final[dict[str, str]] = {

@@ -1,69 +1,63 @@
 """Does outstanding work rise? The drift of N(t), of one run, of a rate's runs, and of any sampled gauge.
 
 N(t) is the number of requests scheduled at or before t and not ended: the client queue counts, so that a concurrency
-cap cannot hide it. The drift ratio d = slope of N(t)/λ is the share of arrivals that is not being served. The measured
-window is cut into K = 10 batches; the slope is least squares through the batch means, which are exact time averages
-for records and sample averages for a gauge. Batches of at least 3 mean residence times are close to independent; with
-shorter ones a run's own test would fire on stable runs, so the run is *undecided* and only the rate-level test, over
-independent runs, decides. Method, section 6.
+cap cannot hide it. The drift ratio d = slope of N(t)/λ is the share of arrivals that is not being served.
+
+Null hypothesis: N(t) wanders without trend, as a random walk does. That is what a stable queue near saturation looks
+like within a window shorter than its relaxation time, and what independent residuals about a line do not describe.
+With σ² the variance of N's increments over 20 equal pieces of the window, per second, and the slope by least squares
+through 10 exact batch means, the slope of a Brownian motion has variance 1.2·σ²/T, so z = slope/√(1.2·σ²/T). σ² comes
+from the increments about their mean: a trend does not widen it. Nothing in the test scales with how long requests stay,
+which overload inflates. Method, section 6.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr
 
 from analysis.records import NS_PER_S, Floats, Ints, numbers
 
 __all__ = [
     "BATCHES",
     "DRIFT_LIMIT",
-    "SIGNIFICANCE",
+    "RATE_Z",
+    "RUN_Z",
     "Drift",
-    "RateDrift",
     "area_s",
     "correlation_time_s",
-    "drift",
-    "mean_residence_s",
+    "gauge_drift",
     "outstanding_drift",
     "rate_drift",
     "spans",
 ]
 
 BATCHES: Final = 10
+PIECES: Final = 20
 DRIFT_LIMIT: Final = 0.02  # of λ
-SIGNIFICANCE: Final = 0.05
-RESIDENCES_PER_BATCH: Final = 3
-MIN_RUNS: Final = 3  # of a rate-level test
+RATE_Z: Final = 1.96  # Σz/√R over all R runs of a rate
+RUN_Z: Final = 3.1  # one run of several: ends gross overload early
+SLOPE_VARIANCE: Final = 1.2  # of a unit Brownian motion over unit time, by least squares through its batch means
+Z_MAX: Final = 99.0  # JSON has no infinity
 CORRELATION_SAMPLES: Final = 2048
 SOKAL_WINDOW: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One run's drift: `ratio` = slope/λ, `p` of the one-sided t-test on the slope (8 degrees of freedom).
+    """A drift: `ratio` = slope/λ, and `z`, the slope over its standard deviation if N(t) wandered without trend."""
 
-    `needed_window_s` is the window from which on this run's own test may decide.
-    """
-
-    state: Literal["ok", "rising", "undecided"]
     ratio: float
-    p: float
-    needed_window_s: float
+    z: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateDrift:
-    """A rate's drift over its independent runs: mean of the ratios, p of the one-sided t-test on them."""
-
-    rising: bool
-    ratio: float
-    p: float
+    def rises(self, limit: float) -> bool:
+        """Whether d > 2 % and z > `limit`."""
+        return self.ratio > DRIFT_LIMIT and self.z > limit
 
 
 def spans(requests: pd.DataFrame, *, until_ns: int) -> tuple[Ints, Ints]:
@@ -106,86 +100,55 @@ def correlation_time_s(requests: pd.DataFrame, *, start_ns: int, end_ns: int) ->
     return float((end_ns - start_ns) / NS_PER_S * (share / unseen if unseen > share else 1.0))
 
 
-def mean_residence_s(requests: pd.DataFrame, *, start_ns: int, end_ns: int) -> float:
-    """Mean time from scheduled to ended of what was scheduled in [start, end), seconds; NaN of nothing.
-
-    A request that never ended counts as lasting until the latest instant of the table.
-    """
-    scheduled, ended = numbers(requests, "scheduled_ns"), numbers(requests, "ended_ns")
-    among = (scheduled >= start_ns) & (scheduled < end_ns)
-    if not among.any():
-        return float("nan")
-    latest = max(int(ended.max()), int(scheduled.max()))
-    return float((np.where(ended >= 0, ended, latest) - scheduled)[among].mean() / NS_PER_S)
-
-
-def outstanding_drift(
-    requests: pd.DataFrame, *, start_ns: int, end_ns: int, rate: float, replicates: int
-) -> Drift | None:
-    """The run-level test of N(t) over [start, end) at offered `rate` λ, one of `replicates` R runs.
-
-    Rising: d > 2 % and p < 0.05/R. `None` where nothing was offered in the window. O(n log n).
-    """
-    residence_s = mean_residence_s(requests, start_ns=start_ns, end_ns=end_ns)
-    if rate <= 0 or np.isnan(residence_s):
+def outstanding_drift(requests: pd.DataFrame, *, start_ns: int, end_ns: int, rate: float) -> Drift | None:
+    """The drift of N(t) over [start, end) at offered `rate` λ; `None` where nothing was offered in it. O(n log n)."""
+    scheduled, ended = spans(requests, until_ns=end_ns)
+    if rate <= 0 or not end_ns > start_ns or not (scheduled >= start_ns).any():
         return None
     edges_ns = np.linspace(start_ns, end_ns, BATCHES + 1)
-    scheduled, ended = spans(requests, until_ns=end_ns)
     area_ns = _started_before(scheduled, edges_ns) - _started_before(ended, edges_ns)
-    window_s = (end_ns - start_ns) / NS_PER_S
     means = np.diff(area_ns) / ((end_ns - start_ns) / BATCHES)
-    return _run_level(means, window_s=window_s, rate=rate, residence_s=residence_s, replicates=replicates)
+    pieces_ns = np.linspace(start_ns, end_ns, PIECES + 1)
+    outstanding = np.searchsorted(np.sort(scheduled), pieces_ns) - np.searchsorted(np.sort(ended), pieces_ns)
+    return _drift(means, np.diff(outstanding), window_s=(end_ns - start_ns) / NS_PER_S, rate=rate)
 
 
-def drift(
-    times_s: Floats,
-    values: Floats,
-    *,
-    start_s: float,
-    end_s: float,
-    rate: float,
-    residence_s: float,
-    replicates: int,
-) -> Drift | None:
-    """The same test of a sampled gauge, such as the server's waiting requests; shapes (n,), times on the run's clock.
+def gauge_drift(times_s: Floats, values: Floats, *, start_s: float, end_s: float, rate: float) -> Drift | None:
+    """The same of a sampled gauge, such as the server's waiting requests; shapes (n,), times on the run's clock.
 
-    `None` where a batch has no sample: a gap in the scrapes is no evidence.
+    `None` where a piece of the window has no sample: a gap in the scrapes is no evidence.
     """
     if rate <= 0 or not end_s > start_s:
         return None
-    batch = np.floor((times_s - start_s) / (end_s - start_s) * BATCHES)
-    known = (batch >= 0) & (batch < BATCHES) & np.isfinite(values)
-    at = batch[known].astype(np.int64)
-    samples = np.bincount(at, minlength=BATCHES)
+    piece = np.floor((times_s - start_s) / (end_s - start_s) * PIECES)
+    known = (piece >= 0) & (piece < PIECES) & np.isfinite(values)
+    at = piece[known].astype(np.int64)
+    samples = np.bincount(at, minlength=PIECES)
     if not samples.all():
         return None
-    means = np.bincount(at, weights=values[known], minlength=BATCHES) / samples
-    return _run_level(means, window_s=end_s - start_s, rate=rate, residence_s=residence_s, replicates=replicates)
+    sums = np.bincount(at, weights=values[known], minlength=PIECES)
+    pairs = PIECES // BATCHES
+    means = sums.reshape(BATCHES, pairs).sum(axis=1) / samples.reshape(BATCHES, pairs).sum(axis=1)
+    order = np.argsort(times_s[known], kind="stable")
+    firsts = values[known][order][np.searchsorted(at[order], np.arange(PIECES))]
+    return _drift(means, np.diff(firsts), window_s=end_s - start_s, rate=rate)
 
 
-def rate_drift(ratios: Sequence[float]) -> RateDrift | None:
-    """The rate-level test on the drift ratios of independent runs at one rate; `None` for fewer than 3.
-
-    Rising: their mean > 2 % and a one-sided t-test of mean > 0 gives p < 0.05.
-    """
-    if len(ratios) < MIN_RUNS:
+def rate_drift(runs: Sequence[Drift]) -> Drift | None:
+    """The drift of a rate over its independent runs: the mean ratio, and Σz/√R. `None` of no run."""
+    if not runs:
         return None
-    among = np.asarray(ratios, dtype=np.float64)
-    mean = float(among.mean())
-    p = _p_above_zero(mean, float(among.std(ddof=1)) / np.sqrt(len(among)), len(among) - 1)
-    return RateDrift(rising=mean > DRIFT_LIMIT and p < SIGNIFICANCE, ratio=mean, p=p)
+    z = sum(run.z for run in runs) / math.sqrt(len(runs))
+    return Drift(ratio=sum(run.ratio for run in runs) / len(runs), z=z)
 
 
-def _run_level(means: Floats, *, window_s: float, rate: float, residence_s: float, replicates: int) -> Drift:
-    slope_per_s, p = _slope(means, window_s / BATCHES)
-    ratio = slope_per_s / rate
-    needed_window_s = BATCHES * RESIDENCES_PER_BATCH * residence_s
-    state: Literal["ok", "rising", "undecided"] = "ok"
-    if window_s < needed_window_s:
-        state = "undecided"
-    elif ratio > DRIFT_LIMIT and p < SIGNIFICANCE / max(replicates, 1):
-        state = "rising"
-    return Drift(state=state, ratio=ratio, p=p, needed_window_s=needed_window_s)
+def _drift(means: Floats, increments: Floats | Ints, *, window_s: float, rate: float) -> Drift:
+    step_s, piece_s = window_s / BATCHES, window_s / PIECES
+    x = (np.arange(BATCHES) - (BATCHES - 1) / 2) * step_s
+    slope = float(x @ means) / float(x @ x)
+    deviation = math.sqrt(SLOPE_VARIANCE * float(np.var(increments, ddof=1)) / piece_s / window_s)
+    z = slope / deviation if deviation > 0 else math.copysign(Z_MAX, slope) if slope else 0.0
+    return Drift(ratio=slope / rate, z=min(max(z, -Z_MAX), Z_MAX))
 
 
 def _started_before(at_ns: Ints, edges_ns: Floats) -> Floats:
@@ -194,19 +157,3 @@ def _started_before(at_ns: Ints, edges_ns: Floats) -> Floats:
     passed = np.searchsorted(at, edges_ns)
     area: Floats = passed * edges_ns - np.concatenate([[0.0], np.cumsum(at)])[passed]
     return area
-
-
-def _slope(means: Floats, step_s: float) -> tuple[float, float]:
-    """Least-squares slope through equally spaced batch means, 1/s, and its one-sided p."""
-    x = (np.arange(len(means)) - (len(means) - 1) / 2) * step_s
-    spread = float(x @ x)
-    slope = float(x @ means) / spread
-    residual = means - means.mean() - slope * x
-    freedom = len(means) - 2
-    return slope, _p_above_zero(slope, float(np.sqrt(residual @ residual / freedom / spread)), freedom)
-
-
-def _p_above_zero(estimate: float, error: float, freedom: int) -> float:
-    if error == 0.0:
-        return 0.0 if estimate > 0 else 1.0
-    return float(stdtr(freedom, -estimate / error))  # Student's t; scipy.stats would take a second to import

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 _DURATION = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000),
              "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600)}  # fmt: skip
-_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _PART = re.compile(rf"({_NUMBER})\s*([a-zµ]+)")
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.cohort import PERCENTILES, cohort_of, nearest_rank
+from analysis.cohort import PERCENTILES, cohort_of, mean_age_s, nearest_rank
 from analysis.indicator import attains, joint
 from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
 from analysis.slo import Slo
@@ -20,7 +20,7 @@ from analysis.stationarity import area_s, correlation_time_s
 from analysis.units import format_duration
 from analysis.verdict import Blame, Criteria, Finding, RunFacts, Severity
 
-__all__ = ["gates", "lag_limit_s", "misses", "residence_median_s"]
+__all__ = ["gates", "lag_limit_s", "misses", "residence_s"]
 
 LAG_MAX_FACTOR: Final = 10
 HEARTBEAT_MAX_S: Final = 0.1
@@ -31,6 +31,7 @@ AREA_ERROR_MAX: Final = 0.001
 WORKLOAD_ERRORS_MAX: Final = 0.001
 LENGTH_SHARE_MAX: Final = 0.01  # of requests whose output is not as asked
 BUFFERED_SHARE_MAX: Final = 0.01
+FOREIGN_SHARE_MAX: Final = 0.01  # of the requests sent, that others may have sent meanwhile
 INPUT_OFF_WARN: Final = 0.02  # of the planned mean
 INPUT_OFF_MAX: Final = 0.10
 INPUT_OFF_SLACK_TOKENS: Final = 32  # a chat template or a BOS token is not another workload
@@ -77,14 +78,16 @@ def misses(cohort: pd.DataFrame, facts: RunFacts, good: Bools) -> tuple[int, int
     return facts.cohort_due, int(np.count_nonzero(~good & ~undecided))
 
 
-def residence_median_s(cohort: pd.DataFrame) -> float | None:
-    """Median time from scheduled to ended of the ok requests, or of all that ended where none is ok; seconds."""
+def residence_s(cohort: pd.DataFrame) -> float | None:
+    """E[S²]/E[S] of the time S from scheduled to ended of the ok requests, or of all that ended where none is ok.
+
+    That is the mean age of what is in service: how far back a run must reach for its start to be forgotten. A long
+    tail of slow requests counts in it as it does in the server, where a median would miss it. Seconds.
+    """
     ended = numbers(cohort, "ended_ns")
     among = outcome_is(cohort, "ok") & (ended >= 0)
     among = among if among.any() else ended >= 0
-    if not among.any():
-        return None
-    return nearest_rank(np.sort((ended - numbers(cohort, "scheduled_ns"))[among]), PERCENTILES["p50"]) / NS_PER_S
+    return mean_age_s((ended - numbers(cohort, "scheduled_ns"))[among] / NS_PER_S) if among.any() else None
 
 
 def _promise_kept(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
@@ -153,7 +156,9 @@ def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
                 f"heartbeat_{name}", "client", value, bound,
                 f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, allowed {_ms(bound)}",
             )  # fmt: skip
-    if facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
+    if facts.connections_refused:
+        yield _block("connections", "client", None, None, facts.connections_refused)
+    elif facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
         yield _block(
             "connections", "client", facts.peak_in_flight, facts.connection_limit,
             f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections",
@@ -232,12 +237,13 @@ def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
 def _cut_at(cohort: pd.DataFrame) -> int:
     """The total that all short outputs were cut at; 0 if there is none.
 
-    A server that is asked for more than its context holds may give what fits and call it done.
+    A server that is asked for more than its context holds may give what fits and call it done. Only prompts of
+    different lengths show that: where all are alike, any other fault gives equal totals too.
     """
     short = outcome_is(cohort, "short_output")
     given, output = numbers(cohort, "input_tokens")[short], numbers(cohort, "output_tokens")[short]
     totals = np.unique(given + output)
-    return int(totals[0]) if given.size > 1 and given.min() >= 0 and totals.size == 1 else 0
+    return int(totals[0]) if np.unique(given).size > 1 and given.min() >= 0 and totals.size == 1 else 0
 
 
 def _finish_reasons(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding]:
@@ -289,7 +295,15 @@ def _target(facts: RunFacts) -> Iterator[Finding]:
     if facts.target_changed and not facts.target_died:
         yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
     if facts.target_odd:
-        yield Finding(check="target_health", blame="target", severity="warning", text=facts.target_odd)
+        yield _block("disturbed", "target", None, None, facts.target_odd)
+    if facts.foreign_requests:
+        share = facts.foreign_requests / max(facts.sent, 1)
+        yield Finding(
+            check="other_clients", blame="target", severity="block" if share > FOREIGN_SHARE_MAX else "warning",
+            value=share, limit=FOREIGN_SHARE_MAX,
+            text=f"the server finished {facts.sent + facts.foreign_requests} requests while {facts.sent} were sent to "
+            "it: others use it too",
+        )  # fmt: skip
 
 
 def _block_length(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
@@ -323,15 +337,17 @@ def _evidence(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, cri
         )
     if criteria.blocks:
         yield from _block_length(requests, facts)
-    residence = residence_median_s(cohort)
+    # as measured where the target was idle: a limit must not grow with what overload makes longer
+    residence = criteria.residence_s if criteria.residence_s is not None else residence_s(cohort)
     if residence is None:
         return
     for name, span_ns in (("window", facts.window_ns), ("warm-up", facts.warmup_ns)):
         if (span_s := span_ns / NS_PER_S) < RESIDENCES * residence:
+            needed = format_duration(RESIDENCES * residence)
             yield _block(
                 name.replace("-", ""), "evidence", span_s, RESIDENCES * residence,
-                f"a {name} of {format_duration(span_s)} is too short where requests stay {format_duration(residence)}; "
-                f"at least {format_duration(RESIDENCES * residence)} are needed",
+                f"a {name} of {format_duration(span_s)} is too short where a request in service stays "
+                f"{format_duration(residence)}; at least {needed} is needed: --{name.replace('-', '')} {needed}",
             )  # fmt: skip
 
 

@@ -41,7 +41,8 @@ class Criteria:
     attain: Fraction = Fraction(95, 100)  # q
     max_error_rate: Fraction = Fraction(1, 100)  # ε
     min_requests: int = 200
-    replicates: int = 5  # R: divides the run-level drift test's 5 %
+    replicates: int = 10  # R; a run of one replicate is held against what several are held against together
+    residence_s: float | None = None  # E[S²]/E[S] at the lowest rate, before any overload; None: as of each run
     timeout_s: float = 60.0
     output_tokens_max: int = 128
     forced: bool = True  # outputs have exactly the planned tokens; else they end where the model ends them
@@ -76,7 +77,9 @@ class RunFacts:
     wall_step_s: float = 0.0
     target_died: bool = False
     target_changed: str = ""  # what changed between before and after, in words
-    target_odd: str = ""  # what was not as before the first run although it was waited for, in words
+    target_odd: str = ""  # what disturbed the idle target before or after the run, in words
+    foreign_requests: int = 0  # that the server finished during the run beyond those sent to it
+    connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
 
 
@@ -90,12 +93,16 @@ class RunVerdict:
     cohort: int = 0  # N: the denominator
     misses: int = 0
     errors: int = 0
+    unresolved: int = 0  # never answered: in flight when the load stopped
     attainment: float = 0.0  # (N - misses)/N
     attainment_is_bound: bool = False  # early FAIL: the true attainment is ≤ this
     drift_ratio: float | None = None  # d = slope of N(t)/λ, this run
+    drift_z: float | None = None  # the slope over its standard deviation if N(t) wandered without trend
     drift_state: Literal["ok", "rising", "undecided"] = "undecided"
     waiting_ratio: float | None = None  # slope of the server's waiting gauge/λ, where it was scraped
+    waiting_z: float | None = None
     waiting_state: Literal["ok", "rising", "undecided"] = "undecided"
+    e2e_error_s: float | None = None  # standard error of the mean E2E, from batches: requests are not independent
     realised_rate: float | None = None
     sent_rate: float | None = None
     goodput: float | None = None  # joint-good requests/s of window
@@ -143,7 +150,7 @@ class RunVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateVerdict:
-    """All that is known at one rate: the min-envelope over its valid runs, and the rate-level drift."""
+    """All that is known at one rate: the min-envelope over its valid runs, and their drift together."""
 
     rate: float
     status: Literal["PASS", "FAIL", "INCOMPLETE"]  # INCOMPLETE: no failure, but fewer valid passes than R
@@ -151,7 +158,7 @@ class RateVerdict:
     attain_min: float | None
     attain_max: float | None
     drift_ratio: float | None = None  # mean of the runs' slopes over λ
-    drift_p: float | None = None
+    drift_z: float | None = None  # Σz/√R
     waiting_ratio: float | None = None  # likewise of the server's waiting gauge
-    waiting_p: float | None = None
+    waiting_z: float | None = None
     reason: str = ""

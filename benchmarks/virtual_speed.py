@@ -25,7 +25,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
 from loadgen.send.api import SendOptions
 
-OPTIONS = SendOptions(slo=Slo(ttft_s=0.8, tpot_s=0.05), timeout_s=60.0)
+OPTIONS = SendOptions(slo=Slo(ttft_s=0.8, tpot_s=0.05), timeout_s=60.0, events="none")
 
 
 def poisson(rate: float, n: int, *, tokens: tuple[int, int], prefix: int = 0) -> RunPlan:
@@ -79,7 +79,7 @@ def main() -> None:
     ]
     for name, target, plan in rows:
         profile = load_profile(target)
-        whole_s = cpu_s(lambda plan=plan, profile=profile: simulate_run(plan, profile, OPTIONS, events=False))  # type: ignore[misc]
+        whole_s = cpu_s(lambda plan=plan, profile=profile: simulate_run(plan, profile, OPTIONS))  # type: ignore[misc]
         line = f"{name:32} {len(plan) / whole_s:>12,.0f} requests/s"
         if isinstance(profile, BatchingProfile):
             serve_s = cpu_s(

@@ -26,6 +26,7 @@ import pandas as pd
 from analysis.cohort import mask, nearest_rank
 from analysis.records import itl_s
 from analysis.units import parse_duration_s
+from loadgen.record.events import read_events
 
 METRICS = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 SUMS = {"TTFT": "time_to_first_token_seconds", "E2E": "e2e_request_latency_seconds"}
@@ -113,7 +114,7 @@ def of_loadgen(asked: argparse.Namespace, folder: Path) -> tuple[Side, dict[str,
     requests = pd.read_parquet(manifest.parent / "requests.parquet")
     cohort = requests[mask(requests, warmup_ns=run["window"]["warmup_ns"], window_ns=run["window"]["window_ns"])]
     ok = cohort[cohort["outcome"] == "ok"]
-    events = pd.read_parquet(manifest.parent / "events.parquet")
+    events = read_events(manifest.parent)
     gaps = itl_s(events[events["index"].isin(ok["index"])])
     seconds = {"TTFT": ok["ttft_s"], "TPOT": ok["tpot_s"].dropna(), "ITL": gaps, "E2E": ok["e2e_s"]}
     values = {metric: statistics(np.asarray(column)) for metric, column in seconds.items()}

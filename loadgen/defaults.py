@@ -7,10 +7,12 @@ from typing import Final
 __all__ = [
     "ATTAIN",
     "CLOSED_WARMUP_RATE",
-    "CONFIRM_WINDOW_FACTOR",
     "EARLY_FAIL_SHARE",
+    "EXPLORE",
     "INPUT",
     "MAX_ERROR_RATE",
+    "MAX_TIMEOUT_S",
+    "MIN_MISSES",
     "MIN_REQUESTS",
     "MIN_TIMEOUT_S",
     "OUTPUT",
@@ -18,12 +20,15 @@ __all__ = [
     "READY_TIMEOUT_S",
     "RUNS",
     "SEED",
-    "SENTINEL_EVERY",
+    "SENTINEL_REQUESTS",
     "TARGET",
     "TOKEN_IDS",
+    "UNBOUNDED_TIMEOUT_S",
+    "WARMUP_AGES",
     "WARMUP_MAX_S",
     "WARMUP_REQUESTS",
     "WARMUP_S",
+    "WARMUP_SEEN",
     "WIDTH",
     "WINDOW_S",
 ]
@@ -33,20 +38,25 @@ WINDOW_S: Final = 120.0
 WARMUP_S: Final = 20.0
 ATTAIN: Final = "95%"
 MAX_ERROR_RATE: Final = "1%"
-RUNS: Final = 5
-CONFIRM_WINDOW_FACTOR: Final = 2
+RUNS: Final = 10
+EXPLORE: Final = 1
+SENTINEL_REQUESTS: Final = 200
 WIDTH: Final = "5%"
 MIN_REQUESTS: Final = 200
+MIN_MISSES: Final = 10  # a cohort that may pass allows so many misses
 INPUT: Final = "1024"
 OUTPUT: Final = "128"
 TOKEN_IDS: Final = "1000..4000"  # noqa: S105 - a range of vocabulary ids, no secret
 SEED: Final = 1
-SENTINEL_EVERY: Final = 10
 PLACEHOLDER_SLO: Final = ("ttft<=800ms", "tpot<=50ms")
 MIN_TIMEOUT_S: Final = 60.0
+MAX_TIMEOUT_S: Final = 3600.0
+UNBOUNDED_TIMEOUT_S: Final = 600.0  # where the SLO bounds no answer's length
 SCRAPE_INTERVAL_S: Final = 1.0
 READY_TIMEOUT_S: Final = 60.0
 EARLY_FAIL_SHARE: Final = 0.1  # of the window must have passed before a run may fail early
 WARMUP_REQUESTS: Final = 32  # requests that warm the target once, before the first run
+WARMUP_SEEN: Final = 200  # of them where they also fix the warm-up of every run
+WARMUP_AGES: Final = 3  # mean ages of what is in service that the warm-up lasts
 CLOSED_WARMUP_RATE: Final = 4.0  # requests/s, before a closed loop
-WARMUP_MAX_S: Final = 60.0  # and the longest that may take
+WARMUP_MAX_S: Final = 600.0  # and the longest that may take

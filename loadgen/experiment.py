@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from loadgen.results import assemble, told
 from loadgen.run import Runner
 from loadgen.scenario import Scenario, differences
 from loadgen.sweep import Budget, carry_out
-from loadgen.warmup import warm_target, warmup_note
+from loadgen.warmup import Warmth, warm_target, warmup_note
 from loadgen.workload import Workload, search_spec, seed_book
 
 __all__ = [
@@ -62,11 +63,6 @@ class Setup:
 def prepare(scenario: Scenario) -> Setup:
     """Read and check all that a scenario names. Raises `ScenarioError`."""
     spec = search_spec(scenario)
-    low, high = spec.grid[0], spec.grid[-1]
-    if scenario.require is not None and not low <= scenario.require <= high:
-        raise ScenarioError(
-            f"--require {scenario.require:g} is not among the rates to be tested, {low:g}..{high:g}: widen --rate"
-        )
     if scenario.sessions == "dependent" or scenario.speed is not None or scenario.replicates == "once":
         raise ScenarioError(
             "--sessions dependent, --speed and --replicates once belong to loadgen replay: turns that wait for answers "
@@ -108,6 +104,21 @@ def _check_format(setup: Setup, directory: Path) -> None:
         raise ResultsError(
             f"--resume {directory}: the target takes requests otherwise than before ({changed}): begin a new experiment"
         )
+
+
+def _began_on(offering: Offering, now: Mapping[str, str], directory: Path, progress: Progress) -> dict[str, str]:
+    """The identity of the target that the experiment began on. Raises `ResultsError` where another one answers now.
+
+    One that only restarted meanwhile may go on: which process it was is noted, and each run's is held against the last.
+    """
+    began: dict[str, str] = read_json(directory / "experiment.json")["target"].get("identity", now)
+    if other := offering.changed(began, now, restarted=True):
+        raise ResultsError(
+            f"--resume {directory}: not the target that was measured ({other}): begin a new experiment, or restore it"
+        )
+    if again := offering.changed(began, now):
+        progress.note(f"since the experiment began: {again}")
+    return began
 
 
 def check_context(workload: Workload, offering: Offering) -> None:
@@ -157,12 +168,21 @@ def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
 
 @asynccontextmanager
 async def opened_runner(
-    setup: Setup, directory: Path, *, kind: str, resume: bool, progress: Progress, stop: anyio.Event
+    setup: Setup,
+    directory: Path,
+    *,
+    kind: str,
+    resume: bool,
+    progress: Progress,
+    stop: anyio.Event,
+    began_s: float | None = None,
 ) -> AsyncIterator[Runner]:
     """The target opened and warmed, and the experiment's directory owned, as a runner.
 
-    Raises `TargetError`, `ResultsError` and `Aborted` before anything is on the disk.
+    `began_s` is when the command started, on the monotonic clock; by default now. Raises `TargetError`, `ResultsError`,
+    `ClientLimited` and `Aborted` before anything is on the disk.
     """
+    began_s = time.monotonic() if began_s is None else began_s
     if not resume:
         ExperimentStore.check_free(directory)
     for line in setup.workload.notes:
@@ -170,26 +190,35 @@ async def opened_runner(
     async with open_offering(setup.scenario, progress.note) as offering:
         check_context(setup.workload, offering)
         setup = adapted(setup, offering)
+        identity = began_on = dict(await offering.identity())
         if resume:
             _check_format(setup, directory)
+            began_on = _began_on(offering, identity, directory, progress)
         experiment_id = read_json(directory / "experiment.json")["id"] if resume else secrets.token_hex(8)
         progress.note(f"{offering.label}: ready, model {offering.model}")
         # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
         part = f"{experiment_id}/{secrets.token_hex(4)}" if resume else experiment_id
-        warmup_s = await warm_target(
-            setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop
-        )
-        if setup.scenario.replicates == "once" and setup.scenario.warmup == 0:
-            warmup_s = 0.0  # a replay that is to be measured from its first request on
+        # a replay that is to be measured from its first request on
+        at_once = setup.scenario.replicates == "once" and setup.scenario.warmup == 0
+        warmth = await warm_target(
+            setup.scenario, setup.workload, offering, lowest_rate=setup.spec.grid[0], experiment=part, stop=stop,
+            fixes=not resume and not at_once,
+        )  # fmt: skip
+        if at_once:
+            warmth = replace(warmth, warmup_s=0.0)
         if resume:
             store = ExperimentStore.open(directory)
-            warmup_s = read_json(directory / "experiment.json")["warmup_s"]
-        else:
-            store = ExperimentStore.create(
-                directory, await _manifest(setup, offering, kind=kind, experiment_id=experiment_id, warmup_s=warmup_s)
-            )
-        if note := warmup_note(setup.scenario, warmup_s):
+            fixed = read_json(directory / "experiment.json")
+            warmth = Warmth(warmup_s=fixed["warmup_s"], residence_s=fixed["residence_s"])
+        note = "" if at_once else warmup_note(setup.scenario, warmth.warmup_s, setup.spec.grid[0])
+        if note:
             progress.note(note)
+        if not resume:
+            manifest = await _manifest(
+                setup, offering, kind=kind, experiment_id=experiment_id, warmth=warmth, identity=identity
+            )
+            manifest["notes"] += [note] if note else []
+            store = ExperimentStore.create(directory, manifest)
         try:
             yield Runner(
                 scenario=setup.scenario,
@@ -199,7 +228,11 @@ async def opened_runner(
                 progress=progress,
                 stop=stop,
                 experiment=part,
-                warmup_s=warmup_s,
+                warmup_s=warmth.warmup_s,
+                residence_s=warmth.residence_s,
+                booked_s=began_s,
+                began_on=began_on,
+                identity=identity,
             )
         finally:
             store.close()
@@ -214,7 +247,7 @@ async def single_run(
         closed = setup.scenario.closed
         name = f"rate={rate:.3f}" if closed is None else f"closed={closed}"
         request = RunRequest(
-            kind="search",
+            kind="explore",
             rate=rate,
             rate_index=0,
             replicate=0,
@@ -227,22 +260,35 @@ async def single_run(
 
 
 async def sweep(
-    setup: Setup, directory: Path, *, resume: bool, progress: Progress, stop: anyio.Event
+    setup: Setup,
+    directory: Path,
+    *,
+    resume: bool,
+    progress: Progress,
+    stop: anyio.Event,
+    began_s: float | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Search or tabulate; the outcome, and the answer as written to capacity.json.
 
-    The answer is written also where the target is gone, which raises `TargetError` after that.
+    `began_s` is when the command started, on the monotonic clock: the time budget counts from there. The answer is
+    written also where the target is gone, which raises `TargetError` after that.
     """
+    started_s = time.monotonic() if began_s is None else began_s
     search = setup.search()
     ledger: list[dict[str, Any]] = []
     if resume:
         search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
+        search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")
-    async with opened_runner(setup, directory, kind="sweep", resume=resume, progress=progress, stop=stop) as runner:
+    opened = opened_runner(
+        setup, directory, kind="sweep", resume=resume, progress=progress, stop=stop, began_s=started_s
+    )
+    async with opened as runner:
         runner.early_fail = not setup.spec.tabulate
+        budget = Budget.of(setup.scenario, ledger, clock=lambda: time.monotonic() - started_s)
         try:
-            outcome = await carry_out(search, runner, Budget.of(setup.scenario, ledger))
+            outcome = await carry_out(search, runner, budget)
         except TargetError as error:
             ended = search.stop("UNSTABLE_TARGET", str(error))
             runner.store.answer(assemble(directory, setup.scenario, setup.workload, setup.spec, ended))
@@ -253,7 +299,7 @@ async def sweep(
 
 
 async def _manifest(
-    setup: Setup, offering: Offering, *, kind: str, experiment_id: str, warmup_s: float
+    setup: Setup, offering: Offering, *, kind: str, experiment_id: str, warmth: Warmth, identity: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -263,17 +309,18 @@ async def _manifest(
         "scenario": setup.scenario.stored(),
         "scenario_sha256": setup.scenario.sha256,
         "seeds": asdict(setup.seeds),
-        "warmup_s": warmup_s,
+        **asdict(warmth),
         "versions": versions(),
         "machine": machine(),
         "target": {
             "label": offering.label,
             "simulated": offering.simulated,
             "model": offering.model,
-            "identity": dict(await offering.identity()),
+            "identity": identity,
             "environment": dict(await offering.environment()),
             "notes": setup.scenario.stored().get("note", {}),
             "format": asdict(setup.workload.format),
+            "events_per_read": offering.events_per_read,
         },
         "notes": [*offering.notes, *setup.workload.notes],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from analysis.search import Bill, CostModel, Expectation, RateList, expect
@@ -13,10 +13,15 @@ from loadgen.errors import ScenarioError
 from loadgen.experiment import Setup
 from loadgen.plan.seeds import stream
 from loadgen.scenario import Scenario
+from loadgen.target.between import longest_between_s
+from loadgen.target.probe import PROBE_REQUESTS, PROBE_TIMEOUT_S
+from loadgen.warmup import warm_requests
 
 __all__ = ["BETWEEN_S", "Forecast", "forecast"]
 
-BETWEEN_S = 1.0  # idle wait, identity and sealing between two runs
+BETWEEN_S = 2.0  # idle waits, probes, identity and sealing between two runs
+COMMAND_S = 60.0  # what the user's own command is taken to need: nobody knows before
+START_S = 10.0  # probing and warming a server that is up
 _SAMPLE = 2000  # requests whose lengths are drawn for the mean
 
 
@@ -28,6 +33,7 @@ class Forecast:
     tabulate: bool
     rates: tuple[float, ...]
     settings: str
+    assumed: str  # what the expected time takes for granted
     thin: str  # why nothing, or little, could pass: too few requests in a window; or empty
 
     def lines(self) -> list[str]:
@@ -41,10 +47,12 @@ class Forecast:
         lines = [f"plan: {what}; {self.settings}"]
         if not self.tabulate:
             lines.append(
-                f"expected: {_bill(self.expectation.expected)} (mean of {self.expectation.searches} simulated searches)"
+                f"expected: {_bill(self.expectation.expected)} (mean of {self.expectation.searches} simulated "
+                f"searches{self.assumed})"
             )
         lines.append(
-            f"worst case: {_bill(self.expectation.worst)}; peak rate {self.expectation.peak_rate:.4g} requests/s"
+            f"worst case, with every time-out and wait used up: {_bill(self.expectation.worst)}; peak rate "
+            f"{self.expectation.peak_rate:.4g} requests/s"
         )
         return [*lines, f"warning: {self.thin}"] if self.thin else lines
 
@@ -56,31 +64,77 @@ class Forecast:
 def forecast(setup: Setup) -> Forecast:
     """Play the search of this very experiment against the documented prior."""
     scenario, spec, workload = setup.scenario, setup.spec, setup.workload
-    drawn = workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
-    window_s = scenario.window
-    if scenario.cohort is not None:  # lasts as long as it takes: reckoned at the middle of the range
-        window_s = scenario.cohort / math.sqrt(spec.grid[0] * spec.grid[-1])
-    cost = CostModel(
-        warmup_s=scenario.warmup,
-        window_s=window_s,
-        confirm_window_s=window_s * defaults.CONFIRM_WINDOW_FACTOR,
-        between_s=BETWEEN_S,
-        tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
-    )
+    expected, worst = _costs(setup)
+    paired = scenario.seeding == "paired"
+    bound = expect(spec, worst, paired=paired, searches=1).worst
+    limit_s = PROBE_REQUESTS * PROBE_TIMEOUT_S + scenario.ready_timeout + defaults.WARMUP_MAX_S + workload.timeout_s
+    found = expect(spec, expected, paired=paired)
+    found = replace(found, expected=_later(found.expected, START_S), worst=_later(bound, limit_s))
+    window_s = expected.window_s
     measured = f"{scenario.cohort} requests" if scenario.cohort is not None else format_duration(window_s)
-    confirm = f", {spec.confirm} confirmation runs in windows of twice that" if spec.confirm else ""
+    proof = "" if spec.tabulate else f" to prove a rate, {spec.explore} to explore one"
     return Forecast(
-        expectation=expect(spec, cost, paired=scenario.seeding == "paired"),
+        expectation=found,
         tabulate=isinstance(spec.rates, RateList),
         rates=spec.grid,
+        assumed=_assumed(scenario),
         thin=_thin(scenario, spec.grid[0]),
         settings=(
             f"{scenario.objective} for {scenario.attain} of requests, errors ≤ {scenario.max_error_rate}; "
-            f"{spec.runs} runs a rate, windows of {measured} after "
-            f"{format_duration(scenario.warmup)} warm-up{confirm}; time-out {format_duration(workload.timeout_s)}"
+            f"{spec.runs} runs{proof or ' a rate'}, windows of {measured} after {format_duration(scenario.warmup)} "
+            f"warm-up or more, which {warm_requests(scenario, spec.grid[0])} requests before the first run decide; "
+            f"time-out {format_duration(workload.timeout_s)}"
             + ("; placeholder SLO: set --slo" if scenario.objective.placeholder else "")
         ),
     )
+
+
+def _costs(setup: Setup) -> tuple[CostModel, CostModel]:
+    """What a run costs as a rule, and what it costs at most.
+
+    At most, warm-up follows residences as long as the time-out (the mean age of what is in service is below the longest
+    residence), the load stays on for a whole time-out after the window, and every wait between two runs is used up.
+    """
+    scenario, spec, workload = setup.scenario, setup.spec, setup.workload
+    drawn = workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
+    window_s = longest_s = scenario.window
+    if scenario.cohort is not None:  # lasts as long as it takes: reckoned at the middle of the range
+        window_s = scenario.cohort / math.sqrt(spec.grid[0] * spec.grid[-1])
+        longest_s = (scenario.cohort + 4 * math.sqrt(scenario.cohort)) / spec.grid[0]
+    command_s = COMMAND_S if scenario.cache in ("restart", "command") else 0.0
+    expected = CostModel(
+        warmup_s=scenario.warmup,
+        window_s=window_s,
+        sentinel_window_s=min(window_s, defaults.SENTINEL_REQUESTS / spec.grid[0]),
+        drain_s=_longest_answer_s(scenario, float(drawn.output_tokens.mean())) / 2,
+        between_s=BETWEEN_S + command_s,
+        tokens_per_request=float((drawn.input_tokens + drawn.output_tokens).mean()),
+    )
+    worst = replace(
+        expected,
+        warmup_s=max(scenario.warmup, 3 * workload.timeout_s),
+        window_s=longest_s,
+        drain_s=workload.timeout_s,
+        between_s=longest_between_s(scenario.cache, scenario.ready_timeout),
+    )
+    return expected, worst
+
+
+def _longest_answer_s(scenario: Scenario, output_tokens: float) -> float:
+    """How long a request stays that just keeps its bounds; 0 where nothing is bounded."""
+    slo = scenario.objective
+    generation_s = (slo.ttft_s or 0.0) + (output_tokens - 1) * (slo.tpot_s or 0.0)
+    return max(slo.e2e_s or 0.0, generation_s)
+
+
+def _later(bill: Bill, seconds: float) -> Bill:
+    return replace(bill, hours=bill.hours + seconds / 3600)
+
+
+def _assumed(scenario: Scenario) -> str:
+    if scenario.cache not in ("restart", "command"):
+        return ""
+    return f"; {format_duration(COMMAND_S)} assumed for each --{scenario.cache.replace('command', 'between')}-command"
 
 
 def _thin(scenario: Scenario, lowest_rate: float) -> str:
@@ -90,7 +144,7 @@ def _thin(scenario: Scenario, lowest_rate: float) -> str:
     """
     if scenario.cohort is not None:
         return ""
-    expected, needed = lowest_rate * scenario.window, scenario.min_requests
+    expected, needed = lowest_rate * scenario.window, scenario.least_requests
     enough_s = math.ceil((1 + math.sqrt(1 + needed)) ** 2 / lowest_rate)  # brings n with n − 2√n = needed
     text = (
         f"at {lowest_rate:g} requests/s a window of {format_duration(scenario.window)} brings about {expected:.0f} "

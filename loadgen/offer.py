@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -47,6 +47,11 @@ class Offering(Protocol):
         ...
 
     @property
+    def events_per_read(self) -> float | None:
+        """How many token events one read of a single request's stream brought; `None` where there is no network."""
+        ...
+
+    @property
     def notes(self) -> list[str]:
         """What every output has to say about this target."""
         ...
@@ -54,8 +59,16 @@ class Offering(Protocol):
     async def settle(self) -> str:
         """Wait until the target is idle and its state is as the policy wants it; what is odd about it, in words.
 
-        Raises `TargetError`.
+        Raises `TargetError`, and `ClientLimited` where this machine gives no connection to ask by.
         """
+        ...
+
+    async def settled(self) -> str:
+        """Look at the idle target after a run; what is odd about it, in words. Raises as `settle`."""
+        ...
+
+    def looks(self) -> list[dict[str, Any]]:
+        """Every look at the idle target since the last call, JSON-ready."""
         ...
 
     async def identity(self) -> Mapping[str, str]:
@@ -66,8 +79,18 @@ class Offering(Protocol):
         """What the target runs on: machine, cards, libraries; what is not measured is named."""
         ...
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
-        """What differs between two identities that should not, in words; empty if nothing does."""
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
+        """What differs between two identities that should not, in words; empty if nothing does.
+
+        Between runs a restart is no difference under policies that restart; with `restarted` it never is.
+        """
         ...
 
     async def offer(

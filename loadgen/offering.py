@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
+from analysis.records import outcome_is
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import TargetUnfit, UsageError
@@ -106,6 +108,7 @@ class LiveOffering:
     content_unpaired: bool  # that it works could not be proved: content differs between rates instead
     between: Between
     format: RequestFormat | None = None
+    events_per_read: float | None = None
     watches: Sequence[IdleWatch] = ()
     observer: Observer | None = None  # reads the target's metrics while load is on
     notes: list[str] = field(default_factory=list)
@@ -142,6 +145,7 @@ class LiveOffering:
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
             format=form,
+            events_per_read=found.events_per_read,
             watches=watches,
         )
         if scenario.insecure:
@@ -183,9 +187,19 @@ class LiveOffering:
     async def settle(self) -> str:
         """Wait until nothing runs or waits, act as the cache policy says, and see whether the target is well."""
         odd = await self.between.settle()
+        if odd and self.between.first:  # no run has it in its record
+            self.notes.append(f"when the target was opened, {odd}")
         if self.between.unseen and self.between.unseen not in self.notes:
             self.notes.append(self.between.unseen)
         return odd
+
+    async def settled(self) -> str:
+        """See `Offering`."""
+        return await self.between.settled()
+
+    def looks(self) -> list[dict[str, Any]]:
+        """See `Offering`."""
+        return [asdict(look) for look in self.between.take_looks()]
 
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
@@ -195,9 +209,17 @@ class LiveOffering:
         """See `Offering`."""
         return await self.target.environment()
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
         """See `Offering`; a restart between runs is what two of the policies are for."""
-        return changed(before, after, restarted=between_runs and self.scenario.cache in ("restart", "command"))
+        meant = between_runs and self.scenario.cache in ("restart", "command")
+        return changed(before, after, restarted=restarted or meant)
 
     async def offer(
         self,
@@ -228,6 +250,8 @@ class LiveOffering:
                 observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
         output.observed = observed
+        given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
+        self.between.load_ended(cancelled=bool(given_up.any()))
         return output
 
 
@@ -239,6 +263,7 @@ class VirtualOffering:
     profile: Profile = field(init=False)
     content_unpaired: bool = False
     format: RequestFormat | None = None
+    events_per_read: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -269,6 +294,14 @@ class VirtualOffering:
         """Every simulated run begins idle and cold."""
         return ""
 
+    async def settled(self) -> str:
+        """Nobody else is there."""
+        return ""
+
+    def looks(self) -> list[dict[str, Any]]:
+        """There is nothing to look at."""
+        return []
+
     async def identity(self) -> Mapping[str, str]:
         """See `Offering`."""
         return {"profile": self.profile_name, "description": self.profile.description}
@@ -277,7 +310,14 @@ class VirtualOffering:
         """A simulated run has no machine."""
         return {}
 
-    def changed(self, before: Mapping[str, str], after: Mapping[str, str], *, between_runs: bool = False) -> str:
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
         """A profile does not change."""
         return ""
 

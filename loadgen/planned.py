@@ -9,7 +9,7 @@ from analysis.search import RunRequest
 from analysis.units import parse_share
 from analysis.verdict import Criteria
 from loadgen import defaults
-from loadgen.plan.types import RunPlan
+from loadgen.plan.types import NS, RunPlan
 from loadgen.scenario import Scenario
 from loadgen.send.api import SendOptions
 from loadgen.workload import Workload
@@ -17,14 +17,15 @@ from loadgen.workload import Workload
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
 
 
-def criteria_of(scenario: Scenario, workload: Workload) -> Criteria:
-    """The promise a run is held against."""
+def criteria_of(scenario: Scenario, workload: Workload, residence_s: float | None = None) -> Criteria:
+    """The promise a run is held against; `residence_s` as measured at the lowest rate."""
     return Criteria(
         slo=scenario.objective,
         attain=parse_share(scenario.attain),
         max_error_rate=parse_share(scenario.max_error_rate),
-        min_requests=scenario.min_requests,
+        min_requests=scenario.least_requests,
         replicates=scenario.runs,
+        residence_s=residence_s,
         timeout_s=workload.timeout_s,
         output_tokens_max=workload.lengths.output_max,
         forced=workload.format.stop == "forced",
@@ -43,17 +44,21 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         dependent=scenario.sessions == "dependent",
         prewarm=scenario.prewarm,
         slo=scenario.objective,
+        events=scenario.kept_events,
     )
 
 
 def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
-    """The plan of a run; a confirmation's window is twice as long."""
-    factor = defaults.CONFIRM_WINDOW_FACTOR if request.kind == "confirm" else 1
+    """The plan of a run; a sentinel's window is just long enough for 200 requests."""
     # sentinels share a seed and must not meet one another's prompts either: their ordinal takes part
     again = request.attempt if request.kind != "sentinel" else 1000 * request.replicate + request.attempt
     key = (request.rate, again) if content_unpaired else None
-    cohort = None if workload.cohort is None else workload.cohort * factor
-    window = workload.window(warmup_s, factor)
+    cohort, window = workload.cohort, workload.window(warmup_s)
+    if request.kind == "sentinel" and cohort is not None:
+        cohort = min(cohort, defaults.SENTINEL_REQUESTS)
+    elif request.kind == "sentinel" and workload.recorded is None:
+        enough_ns = round(defaults.SENTINEL_REQUESTS / request.rate * NS)
+        window = replace(window, window_ns=min(window.window_ns, enough_ns))
     return workload.plan(
         request.rate,
         request.seed,
@@ -61,7 +66,7 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         content_key=key,
         cohort=cohort,
         replicate=0 if request.kind == "sentinel" else request.replicate,
-        confirm=request.kind == "confirm",
+        block=request.block,
     )
 
 

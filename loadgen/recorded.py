@@ -4,24 +4,25 @@ Theory of operation. A run has a warm-up, a measured window and a tail in its ow
 which time scaling by s makes run s times faster (thinning and superposition leave s at 1). A run is given the place of
 its window in the trace. What lies before that place is its warm-up, what lies behind it its tail, as in production.
 
-In a sweep, places are the starts of disjoint blocks of the trace (method, section 11): R of them, and two adjoining
-ones for each confirmation, whose window is twice as long. The same replicate has the same place at every rate. The
-trace is taken as a circle, so that the first block has a warm-up too; measured windows never overlap. A replay has one
-place, the start of what is asked for, and no circle: where there is not enough trace in front of it, its own beginning
-is the warm-up, and after the end of the trace nothing is sent.
+In a sweep, places are disjoint blocks of the trace (method, section 11; `loadgen.places`). Each is scaled by its *own*
+mean rate: with time scaling a window of T seconds at λ is the λ·T requests from its place on, however long they took,
+and that time is squeezed into T. So the rate that is printed is the rate that was offered, in every run. The trace
+is taken as a circle, so that the first block has a warm-up too; measured windows never overlap. A replay has one place,
+the start of what is asked for, and no circle: where there is not enough trace in front of it, its own beginning is the
+warm-up, and after the end of the trace nothing is sent.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from analysis.units import format_duration
 from loadgen import defaults
 from loadgen.errors import ScenarioError
+from loadgen.places import Place, Places, own_rate, speed_of
 from loadgen.plan.lengths import Lengths, LengthTable
 from loadgen.plan.plan import make_plan
 from loadgen.plan.recorded import recorded_plan
@@ -30,15 +31,13 @@ from loadgen.plan.types import NS, Int64s, RunPlan, Schedule, Window
 from loadgen.scenario import Scenario
 from loadgen.settings import parse_window_s
 from loadgen.tracefile import Reading
-from traces.blocks import MIN_CORRELATION_TIMES, WARNING, autocorrelation_time_s, split_blocks
+from traces.blocks import MIN_CORRELATION_TIMES, WARNING, autocorrelation_time_s
 from traces.describe import arrival_shape
 from traces.errors import TraceError
 from traces.trace import Trace
 from traces.transform import RateMethod, change_rate, jitter_within_tick, lap, window
 
 __all__ = ["ReadTrace", "Recorded", "length_table", "read_arrivals", "reading_of"]
-
-CONFIRM_BLOCKS: Final = defaults.CONFIRM_WINDOW_FACTOR
 
 
 def reading_of(scenario: Scenario) -> Reading:
@@ -110,60 +109,40 @@ def read_arrivals(scenario: Scenario) -> ReadTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """See the module's theory of operation. Places and rates are those of `trace`, in its own time."""
+    """See the module's theory of operation. Places are those of `trace`, in its own time."""
 
     trace: Trace
-    rate: float  # what the trace's rate counts as: a run at this rate replays it unchanged
     method: RateMethod
-    places_ns: tuple[int, ...]  # of the replicates
-    confirm_ns: tuple[int, ...] = ()
+    places: Places | None = None  # of a sweep
     own_lengths: bool = True
     content_root: int | None = None
+    once_ns: int = 0  # where a replay begins
     once_speed: float | None = None  # of a replay: how much faster than recorded
-    word: str = "blocks"
+    once_factor: float = 1.0  # and how much higher its rate is
 
     @classmethod
     def in_blocks(
-        cls, scenario: Scenario, read: ReadTrace, *, rates: tuple[float, float], runs: int, confirm: int
+        cls,
+        scenario: Scenario,
+        read: ReadTrace,
+        *,
+        rates: tuple[float, float],
+        explore: int,
+        prove: int,
     ) -> Recorded:
-        """Places for `runs` replicates and `confirm` confirmations at rates up to rates[1].
+        """Blocks for `explore` runs a rate and `prove` runs a candidate.
 
-        Raises `ScenarioError` where the trace is too short for them, and `TraceError`.
+        Raises `ScenarioError` where the trace is too short for them or its blocks cannot have those rates, and
+        `TraceError`.
         """
         trace = read.used
-        fastest = rates[1] / trace.rate if scenario.rate_method == "time" else 1.0
-        needed_s = scenario.window * fastest
-        places: tuple[int, ...] = (0,) * runs
-        confirms: tuple[int, ...] = (0,) * confirm
-        if scenario.replicates == "blocks" and runs + confirm > 1:
-            count = runs + confirm * CONFIRM_BLOCKS
-            available_s = trace.span_ns / NS / count
-            if needed_s > available_s:
-                longest_s = available_s / fastest
-                shorter = format_duration(math.floor(longest_s) if longest_s > 1 else longest_s)
-                raise ScenarioError(
-                    f"--window: {runs} blocks and {confirm} confirmations of twice that need {count} × "
-                    f"{format_duration(needed_s)} of trace at {rates[1]:g} requests/s, and it has "
-                    f"{format_duration(trace.span_ns / NS)}: shorten --window to {shorter}, lower --runs or --confirm, "
-                    "or pass --replicates repeats"
-                )
-            starts = tuple(block.start_ns for block in split_blocks(trace, count=count).blocks)
-            places, confirms = starts[:runs], starts[runs::CONFIRM_BLOCKS]
-        elif max(needed_s, needed_s * CONFIRM_BLOCKS * (confirm > 0)) > trace.span_ns / NS:
-            raise ScenarioError(
-                f"--window: a run covers {format_duration(needed_s)} of the trace at {rates[1]:g} requests/s (a "
-                f"confirmation twice that), and it has {format_duration(trace.span_ns / NS)}: shorten --window"
-            )
-        _refuse_thin(scenario, trace, places, rates[0])
+        places = Places.of(scenario, trace, rates=rates, explore=explore, prove=prove)
         return cls(
             trace=trace,
-            rate=trace.rate,
             method=scenario.rate_method,
-            places_ns=places,
-            confirm_ns=confirms,
+            places=places,
             own_lengths=scenario.lengths is None,
             content_root=content_root(scenario),
-            word=scenario.replicates,
         )
 
     @classmethod
@@ -171,34 +150,49 @@ class Recorded:
         """The whole of what is asked for, once, at `rate`."""
         return cls(
             trace=read.whole,
-            rate=read.rate,
             method=scenario.rate_method,
-            places_ns=(read.start_ns,),
             content_root=content_root(scenario),
+            once_ns=read.start_ns,
             once_speed=rate / read.rate if scenario.rate_method == "time" else 1.0,
-            word="once",
+            once_factor=rate / read.rate,
         )
 
-    def warnings(self, window_s: float, rates: tuple[float, float]) -> list[str]:
+    def warnings(self, window_s: float, rates: tuple[float, float], *, candidates: int) -> list[str]:
         """What a reader of results from this trace has to know: transforms, and what replicates are worth."""
         notes = []
         if self.trace.session is not None and self.trace.hashes is None:
             notes.append(
                 "the trace has sessions and no block ids: what turns share was not recorded, nothing is shared"
             )
-        if self.word == "once":
+        if self.places is None:
             return notes
         for rate in sorted(set(rates)):
-            changed = change_rate(self.trace, rate / self.rate, method=self.method, seed=0)
-            notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
-        if self.word == "repeats":
+            if self.method == "time":
+                changed = change_rate(self.trace, rate / self.trace.rate, method=self.method)
+                notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
+            else:  # the whole trace has other bursts than the blocks that are thinned or laid over each other
+                first = Window(warmup_ns=0, window_ns=round(window_s * NS), tail_ns=0)
+                sent = self._stretch(rate, first, replicate=0, block=0, seed=0)[2]
+                notes.append(f"at {rate:g} requests/s a run is like {sent}")
+        if self.places.repeats:
             return [*notes, "replicates repeat one window of one sample path: only content differs between them"]
-        covered_s = window_s * (rates[0] / self.rate if self.method == "time" else 1.0)
-        notes.append(WARNING)
+        used = self.places.used()
+        recorded = [own_rate(self.trace, place.start_ns, place.end_ns) for place in used]
+        notes.append(
+            f"each block is scaled by its own mean rate, recorded as {min(recorded):.4g} to {max(recorded):.4g} "
+            "requests/s, so that every run offers the rate it is named by"
+        )
+        if self.method == "superpose":
+            notes.append(
+                "superposed copies are rotated through warm-up, window and tail of a run, which they share with "
+                "neighbouring blocks"
+            )
+        notes += [WARNING, *filter(None, [self.places.sharing(candidates)])]
         try:
             tau_s = autocorrelation_time_s(self.trace)
         except TraceError as error:
             return [*notes, f"whether blocks are long enough is not known: {error}"]
+        covered_s = min(self._covered_s(place, round(window_s * NS), rates[0]) for place in used)
         covered, times = format_duration(covered_s), f"{MIN_CORRELATION_TIMES} autocorrelation times"
         if covered_s < MIN_CORRELATION_TIMES * tau_s:
             return [
@@ -208,6 +202,11 @@ class Recorded:
             ]
         return [*notes, f"blocks cover at least {covered} of the trace, more than {times} of {format_duration(tau_s)}"]
 
+    def _covered_s(self, place: Place, window_ns: int, rate: float) -> float:
+        return (
+            speed_of(self.trace, place, window_ns, rate) * window_ns / NS if self.method == "time" else window_ns / NS
+        )
+
     def window(self, wanted: Window) -> Window:
         """The run's windows. In a replay that begins too early for its warm-up, that is taken from the measured part.
 
@@ -215,7 +214,7 @@ class Recorded:
         """
         if self.once_speed is None:
             return wanted
-        missing_ns = max(0, wanted.warmup_ns - int(self.places_ns[0] / self.once_speed))
+        missing_ns = max(0, wanted.warmup_ns - int(self.once_ns / self.once_speed))
         if missing_ns >= wanted.window_ns:
             raise ScenarioError(
                 f"the warm-up of {format_duration(wanted.warmup_ns / NS)} leaves nothing of a replay of "
@@ -232,48 +231,56 @@ class Recorded:
         window: Window,
         lengths: Lengths,
         replicate: int,
-        confirm: bool,
+        block: int,
         **more: Any,
     ) -> RunPlan:
-        """The plan of one run; `more` are arguments of `make_plan` and `recorded_plan` alike. Raises `TraceError`."""
-        place_ns = (self.confirm_ns if confirm else self.places_ns)[replicate]
-        factor = rate / self.rate
-        speed = factor if self.method == "time" else 1.0
+        """The plan of one run; `more` are arguments of `make_plan` and `recorded_plan` alike.
+
+        Raises `TraceError`, and `ScenarioError` where the trace is too short for warm-up and window.
+        """
         arrival_root = side_root(root_seed, more.get("arrival_seed"))
         seed = int(stream(arrival_root, "arrivals").integers(2**63))
-        begin_ns, length_ns = place_ns - round(window.warmup_ns * speed), round(window.horizon_ns * speed)
-        if self.once_speed is not None:
-            missing_ns = max(0, window.warmup_ns - int(place_ns / self.once_speed))
-            begin_ns = max(0, begin_ns + round(missing_ns * speed))
-            length_ns = min(length_ns, self.trace.span_ns + 1 - begin_ns)
-        piece = lap(self.trace, begin_ns, length_ns)
-        trace, name, lead_ns = piece.trace, "as recorded", piece.lead_ns
-        if factor != 1:
-            changed = change_rate(trace, factor, method=self.method, seed=seed)
-            trace, name, lead_ns = changed.trace, changed.name, round(lead_ns / speed) + changed.lead_ns
-        at_ns = lead_ns + trace.at_ns
-        whole = int(np.searchsorted(at_ns, window.horizon_ns))
-        trace, at_ns = (trace, at_ns) if whole == len(trace) else (trace.take(np.arange(whole)), at_ns[:whole])
-        origin = f"{piece.name}, {name}; in the window {_shape(trace, at_ns, window)}"
+        trace, at_ns, origin = self._stretch(rate, window, replicate=replicate, block=block, seed=seed)
         common = {"window": window, "rate": rate, "root_seed": root_seed, **more}
         if not self.own_lengths:
             return replace(make_plan(arrivals=Schedule(at_ns=at_ns), lengths=lengths, **common), origin=origin)
         return recorded_plan(trace, at_ns, content_root=self.content_root, origin=origin, **common)
 
-
-def _refuse_thin(scenario: Scenario, trace: Trace, places: tuple[int, ...], rate: float) -> None:
-    """Time scaling leaves no doubt how many requests a window has: too few at the lowest rate can pass nothing."""
-    if scenario.rate_method != "time":
-        return
-    covered_ns = round(scenario.window * rate / trace.rate * NS)
-    counts = [int(np.diff(np.searchsorted(trace.at_ns, [place, place + covered_ns]))[0]) for place in places]
-    least = min(counts)
-    if least < scenario.min_requests:
-        raise ScenarioError(
-            f"--window: at {rate:g} requests/s {scenario.replicate_word} {counts.index(least) + 1} holds {least} "
-            f"requests, and fewer than --min-requests {scenario.min_requests} cannot pass: lengthen --window, raise "
-            "the lowest --rate, or lower --min-requests"
-        )
+    def _stretch(
+        self, rate: float, window: Window, *, replicate: int, block: int, seed: int
+    ) -> tuple[Trace, Int64s, str]:
+        """The part of the trace that a run sends, its instants in the run's time, and what was done to it."""
+        name = ""
+        if self.places is None:
+            assert self.once_speed is not None
+            speed, factor, place_ns = self.once_speed, self.once_factor, self.once_ns
+        else:
+            place = self.places.place(block, replicate)
+            name, place_ns = f"{place.name}: ", place.start_ns
+            speed = factor = speed_of(self.trace, place, window.window_ns, rate)
+            if self.method != "time":
+                speed, factor = 1.0, rate / own_rate(self.trace, place_ns, place_ns + window.window_ns)
+        begin_ns, length_ns = place_ns - round(window.warmup_ns * speed), round(window.horizon_ns * speed)
+        if self.places is None:
+            missing_ns = max(0, window.warmup_ns - int(place_ns / speed))
+            begin_ns = max(0, begin_ns + round(missing_ns * speed))
+            length_ns = min(length_ns, self.trace.span_ns + 1 - begin_ns)
+        elif (needed_ns := round(window.end_ns * speed)) > self.trace.span_ns:
+            raise ScenarioError(
+                f"--window: warm-up and window take {format_duration(needed_ns / NS)} of trace at {rate:g} requests/s, "
+                f"and it has {format_duration(self.trace.span_ns / NS)}: shorten --window"
+            )
+        piece = lap(self.trace, begin_ns, length_ns)
+        trace, how, lead_ns = piece.trace, "as recorded", piece.lead_ns
+        if self.method == "superpose" and self.places is not None:  # copies are rotated through all of the piece
+            factor = rate / (len(trace) / (min(length_ns, self.trace.span_ns) / NS))
+        if factor != 1:
+            changed = change_rate(trace, factor, method=self.method, seed=seed)
+            trace, how, lead_ns = changed.trace, changed.name, round(lead_ns / speed) + changed.lead_ns
+        at_ns = lead_ns + trace.at_ns
+        whole = int(np.searchsorted(at_ns, window.horizon_ns))
+        trace, at_ns = (trace, at_ns) if whole == len(trace) else (trace.take(np.arange(whole)), at_ns[:whole])
+        return trace, at_ns, f"{name}{piece.name}, {how}; in the window {_shape(trace, at_ns, window)}"
 
 
 def content_root(scenario: Scenario) -> int | None:

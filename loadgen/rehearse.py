@@ -38,6 +38,7 @@ from loadgen.plan.types import NS, RunPlan
 from loadgen.planned import criteria_of, plan_of, run_options
 from loadgen.progress import Progress
 from loadgen.run import Done
+from loadgen.send.api import RunOutput, SendOptions
 from loadgen.sweep import Budget, carry_out
 from loadgen.warmup import warm_target
 from loadgen.workload import seed_book
@@ -58,6 +59,7 @@ class Stage:
     setup: Setup
     profile: Profile
     warmup_s: float
+    residence_s: float | None = None  # at the lowest rate
 
 
 def stage(setup: Setup) -> Stage:
@@ -73,7 +75,7 @@ def stage(setup: Setup) -> Stage:
             "--rehearse draws new arrivals for every repeat, and a recorded trace has but its own: fit a process to it"
         )
     offering = VirtualOffering(profile_name=name or "fcfs")
-    warmup_s = asyncio.run(
+    warmth = asyncio.run(
         warm_target(
             setup.scenario,
             setup.workload,
@@ -83,7 +85,7 @@ def stage(setup: Setup) -> Stage:
             stop=anyio.Event(),
         )
     )
-    return Stage(setup=setup, profile=offering.profile, warmup_s=warmup_s)
+    return Stage(setup=setup, profile=offering.profile, warmup_s=warmth.warmup_s, residence_s=warmth.residence_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,15 +103,24 @@ class MemoryRunner:
         """Simulate and judge a run."""
         return self.run(request)
 
+    def options(self, request: RunRequest, plan: RunPlan) -> SendOptions:
+        """How the load of a run is offered."""
+        setup = self.on.setup
+        options = run_options(request, plan, setup.scenario, setup.workload, early_fail=self.early_fail)
+        return replace(options, events="none")
+
+    def seen(self, request: RunRequest, output: RunOutput) -> None:
+        """Called with a run's records before they are judged."""
+
     def run(self, request: RunRequest) -> Done:
         """Simulate and judge a run."""
         scenario, workload = self.on.setup.scenario, self.on.setup.workload
         plan = self.plan(request)
-        options = run_options(request, plan, scenario, workload, early_fail=self.early_fail)
-        output = simulate_run(plan, self.on.profile, options, events=False)
+        output = simulate_run(plan, self.on.profile, self.options(request, plan))
+        self.seen(request, output)
         sent = len(output.requests)
         return Done(
-            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload)),
+            verdict=judge_run(output.requests, output.facts, criteria_of(scenario, workload, self.on.residence_s)),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),
@@ -136,7 +147,7 @@ def repeat(on: Stage, seed: int) -> Repeat:
 def variations(on: Stage) -> list[Stage]:
     """The experiment with windows once, twice and four times as long, and half, all and twice the replicates.
 
-    The experiment as asked is not among them. Confirmation runs follow the replicates unless they were asked for.
+    The experiment as asked is not among them.
     """
     setup, made = on.setup, []
     scenario, spec = setup.scenario, setup.spec
@@ -144,7 +155,6 @@ def variations(on: Stage) -> list[Stage]:
         for runs in sorted({-(-spec.runs // 2), spec.runs, 2 * spec.runs}):
             if (longer, runs) == (1, spec.runs):
                 continue
-            confirm = spec.confirm if scenario.confirm is not None or spec.confirm == 0 else runs
             cohort = None if scenario.cohort is None else scenario.cohort * longer
             changed = {"runs": runs, "window": scenario.window * longer, "cohort": cohort}
             workload = replace(setup.workload, window_s=setup.workload.window_s * longer, cohort=cohort)
@@ -152,7 +162,7 @@ def variations(on: Stage) -> list[Stage]:
                 setup,
                 scenario=scenario.model_copy(update=changed),
                 workload=workload,
-                spec=replace(spec, runs=runs, confirm=confirm),
+                spec=replace(spec, runs=runs, explore=min(spec.explore, runs)),
             )
             made.append(replace(on, setup=other))
     return made
@@ -220,7 +230,7 @@ def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]
         "window_s": None if scenario.cohort is not None else scenario.window,
         "cohort": scenario.cohort,
         "runs": on.setup.spec.runs,
-        "confirm": on.setup.spec.confirm,
+        "explore": on.setup.spec.explore,
         **summarise(done[0], grid, require=scenario.require),
         "plans": [plan_row(cell, grid) for cell in cells] if len(cells) > 1 else [],
     }

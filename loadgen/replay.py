@@ -40,7 +40,7 @@ def prepare_replay(scenario: Scenario) -> Setup:
     # up to the last arrival where the trace has no more, and then beyond it by what rounding may move it
     window_ns = math.ceil((read.end_ns - read.start_ns) / speed) + 2 * (read.end_ns > read.whole.span_ns)
     scenario = scenario.model_copy(
-        update={"rate": repr(rate), "window": window_ns / NS, "replicates": "once", "runs": 1, "confirm": 0}
+        update={"rate": repr(rate), "window": window_ns / NS, "replicates": "once", "runs": 1}
     )
     spec = search_spec(scenario)
     workload = Workload.of(scenario, read)

@@ -67,7 +67,7 @@ def conditions(scenario: Scenario, workload: Workload, spec: SearchSpec, experim
         "attain_text": scenario.attain,
         "max_error_rate": scenario.max_error_rate,
         "runs": spec.runs,
-        "confirm": spec.confirm,
+        "explore": spec.explore,
         "window_s": None if scenario.cohort is not None else scenario.window,
         "cohort": scenario.cohort,
         "warmup_s": experiment["warmup_s"],

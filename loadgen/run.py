@@ -7,22 +7,22 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
-from analysis.crosscheck import cold_claim, explained_hits
+from analysis.crosscheck import cold_claim, explained_hits, foreign_requests
 from analysis.diagnose import diagnose, in_one_line
 from analysis.judge import judge_run
 from analysis.readings import observe
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
 from analysis.telemetry import ServerView
-from analysis.verdict import RunVerdict
-from loadgen.errors import Aborted, ScenarioError, TargetUnreachable
+from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
 from loadgen.offer import Offering
 from loadgen.plan.plan import metadata
 from loadgen.plan.seeds import salt
@@ -35,6 +35,9 @@ from loadgen.send.api import LiveCounts, RunOutput
 from loadgen.workload import Workload
 
 __all__ = ["Done", "Runner", "blocked"]
+
+_LOST: Final = ("connection_lost", "connect_error", "stream_error", "truncated")
+_UNANSWERED: Final = ("timeout", "censored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +62,12 @@ class Runner:
     stop: anyio.Event
     experiment: str  # part of every cache salt
     warmup_s: float
+    residence_s: float | None  # at the lowest rate
     variant: str = "main"
     early_fail: bool = False
-    _identity: dict[str, str] = field(default_factory=dict)
+    booked_s: float = field(default_factory=time.monotonic)  # until when time is in the ledger; the command's start
+    began_on: Mapping[str, str]  # the target's identity when the experiment began
+    identity: Mapping[str, str]  # and when it was last seen
 
     async def execute(self, request: RunRequest) -> Done:
         """Do the run and seal it; its verdict is in the ledger when this returns.
@@ -74,7 +80,8 @@ class Runner:
         label = self._label(request, plan)
         odd = await self.offering.settle()
         before = dict(await self.offering.identity())
-        moved = self.offering.changed(self._identity, before, between_runs=True) if self._identity else ""
+        moved = self.offering.changed(self.identity, before, between_runs=True)
+        moved = moved or self.offering.changed(self.began_on, before, restarted=True)
         run = self.store.begin(request.key, self.variant)
         started = datetime.datetime.now(datetime.UTC)
         began = time.monotonic()
@@ -97,9 +104,15 @@ class Runner:
         if self.stop.is_set():
             raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
         server = _server(output, plan)
-        output.facts = await self._with_target_facts(output, before, moved, server)
-        output.facts = replace(output.facts, target_odd=odd, cold_claim_broken=self._cold_claim(output, plan, server))
-        verdict = judge_run(output.requests, output.facts, criteria_of(self.scenario, self.workload), server)
+        output.facts = replace(
+            output.facts,
+            target_odd=odd,
+            target_changed=moved,
+            cold_claim_broken=self._cold_claim(output, plan, server),
+            foreign_requests=foreign_requests(output.requests, server),
+        )
+        output.facts = await self._with_target_facts(output, before, server)
+        verdict = judge_run(output.requests, output.facts, self._criteria(), server)
         sent = len(output.requests)
         done = Done(
             verdict=verdict,
@@ -123,16 +136,20 @@ class Runner:
             line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
         run.seal(
             derive(output.requests),
-            output.events,
+            None if self.scenario.kept_events == "none" else output.events,
             {
                 **line,
+                "events": self.scenario.kept_events,
                 "plan": metadata(plan),
                 "facts": asdict(output.facts),
                 "identity": before,
+                "looks": self.offering.looks(),
                 **_watched(output, server),
             },
             None if output.observed is None else output.observed.series,
         )
+        now_s = time.monotonic()
+        line["elapsed_s"], self.booked_s = round(now_s - self.booked_s, 3), now_s
         self.store.record({**line, "schedule_sha256": plan.schedule.sha256, "workload_sha256": plan.workload_sha256})
         run.forget_journal()
         self.progress.verdict(label, verdict)
@@ -143,6 +160,9 @@ class Runner:
         unpaired = self.offering.content_unpaired
         return plan_of(request, self.workload, warmup_s=self.warmup_s, content_unpaired=unpaired)
 
+    def _criteria(self) -> Criteria:
+        return criteria_of(self.scenario, self.workload, self.residence_s)
+
     def _salt(self, request: RunRequest) -> str:
         variant = "/".join((self.variant, request.kind, str(request.block)))
         return salt(self.experiment, variant, request.rate, request.replicate, request.attempt)
@@ -150,8 +170,9 @@ class Runner:
     def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
         what = {
             "sentinel": "sentinel",
-            "search": f"{self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
-            "confirm": f"confirmation {request.replicate + 1} of {self.scenario.confirmations}",
+            "explore": f"exploring with {self.scenario.replicate_word} {request.replicate + 1}",
+            "prove": f"fresh {self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
+            "recheck": f"the failed {self.scenario.replicate_word} {request.replicate + 1} again",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed
@@ -170,20 +191,36 @@ class Runner:
         return cold_claim(output.requests, server, shared)
 
     async def _with_target_facts(
-        self, output: RunOutput, before: Mapping[str, str], moved: str, server: ServerView | None
-    ) -> Any:
-        """The run's facts with what became of the target: gone is its failure, changed makes the run INVALID."""
-        lost = bool(outcome_is(output.requests, "connection_lost", "connect_error", "stream_error").any())
+        self, output: RunOutput, before: Mapping[str, str], server: ServerView | None
+    ) -> RunFacts:
+        """The run's facts with what became of the target and of our way to it.
+
+        Gone is its failure where requests were lost with it; gone without a loss, changed or disturbed makes the run
+        INVALID. Where this machine gave no connection to ask by, that is said, and nothing of the target.
+        """
+        facts = output.facts
+        lost = outcome_is(output.requests, *_LOST)
+        restarts = () if server is None else server.restarts
         try:
             after = dict(await self.offering.identity())
-        except TargetUnreachable:
-            return replace(output.facts, target_died=True)
-        self._identity = after
-        restarts = () if server is None else server.restarts
+            odd = await self.offering.settled()
+        except ClientLimited as error:
+            return replace(facts, connections_refused=facts.connections_refused or str(error))
+        except TargetUnreachable as error:
+            # what was never answered was lost with it, too
+            if facts.target_died or (lost | outcome_is(output.requests, *_UNANSWERED)).any():
+                return replace(facts, target_died=True)
+            gone = f"it no longer answers after the run, though none of its requests was lost ({error})"
+            return replace(facts, target_changed="; ".join(text for text in (facts.target_changed, gone) if text))
+        self.identity = after
         during = "; ".join(text for text in (self.offering.changed(before, after), *restarts) if text)
-        if during and lost:
-            return replace(output.facts, target_died=True)
-        return replace(output.facts, target_changed="; ".join(text for text in (moved, during) if text))
+        if during and lost.any():
+            return replace(facts, target_died=True)
+        return replace(
+            facts,
+            target_changed="; ".join(text for text in (facts.target_changed, during) if text),
+            target_odd="; ".join(text for text in (facts.target_odd, odd) if text),
+        )
 
 
 def _check_fits(plan: RunPlan, offering: Offering) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from analysis.slo import Slo, parse_slo
 from analysis.units import parse_share
 from loadgen import defaults
+from loadgen.canonical import canonical
 from loadgen.errors import ScenarioError
 from loadgen.redact import REDACTED
 from loadgen.settings import (
@@ -44,6 +46,7 @@ NOT_HASHED = frozenset(
         "name",
         "note",
         "require",
+        "events",
         "max_time",
         "max_requests",
         "max_tokens",
@@ -56,6 +59,7 @@ NOT_HASHED = frozenset(
 _SECRET = re.compile(r"(?i)(api[-_]?key|passw(or)?d|secret|bearer|(auth|access|hf|api)[-_]?token)")
 _PROCESSES = ("poisson", "gamma", "constant")
 OF_FILE = ("trace", "fit-gamma", "fit-mmpp")
+ENDPOINTS = (("/v1/chat/completions", "chat"), ("/v1/completions", "completions"))
 
 
 class Scenario(BaseModel):
@@ -123,7 +127,7 @@ class Scenario(BaseModel):
     slo_clock: Literal["scheduled", "sent"] = "scheduled"
     attain: Share = defaults.ATTAIN
     max_error_rate: Share = defaults.MAX_ERROR_RATE
-    min_requests: Annotated[int, Field(ge=1)] = defaults.MIN_REQUESTS
+    min_requests: Annotated[int, Field(ge=1)] | None = None
     require: Annotated[float, Field(gt=0)] | None = None
     # the evidence
     window: Seconds = defaults.WINDOW_S
@@ -131,17 +135,41 @@ class Scenario(BaseModel):
     warmup: SecondsOrZero = defaults.WARMUP_S
     timeout: Seconds | None = None
     runs: Annotated[int, Field(ge=1, le=1000)] = defaults.RUNS
-    confirm: Annotated[int, Field(ge=0, le=1000)] | None = None
+    explore: Annotated[int, Field(ge=1, le=1000)] = defaults.EXPLORE
+    all_runs: bool = False
+    confirm: Annotated[int, Field(ge=0, le=1000)] | None = None  # has no effect: R fresh runs prove a rate
     width: Share = defaults.WIDTH
     seeds: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     seeding: Literal["paired", "fresh"] = "paired"
     arrival_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     workload_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    # what is kept of it
+    events: Literal["none", "sample", "all"] | None = None
     # what it may cost
     max_time: Seconds | None = None
     max_requests: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _endpoint_of_the_url(cls, values: Any) -> Any:
+        """A target given as the path that requests go to says which API is meant."""
+        if not isinstance(values, dict):
+            return values
+        target = values.get("target", ())
+        urls = (target,) if isinstance(target, str) else target if isinstance(target, list | tuple) else ()
+        meant = {name for url in urls for path, name in ENDPOINTS if str(url).strip().rstrip("/").endswith(path)}
+        if not meant:
+            return values
+        asked = {values["endpoint"]} if "endpoint" in values else meant
+        if asked != meant or len(meant) > 1:
+            said = f"endpoint = {values['endpoint']} with " if "endpoint" in values else ""
+            raise ValueError(
+                f"{said}target {', '.join(map(str, urls))}: the path says {' and '.join(sorted(meant))}; give the base "
+                "URL, or the same API everywhere"
+            )
+        return {**values, "endpoint": meant.pop()}
 
     @field_validator("header")
     @classmethod
@@ -209,8 +237,7 @@ class Scenario(BaseModel):
         def refuse(text: str) -> None:
             raise ValueError(text)
 
-        if self.seeds is not None and self.seed is not None:
-            refuse("seeds and seed exclude each other: give the replicates' seeds, or one seed that derives them")
+        self._no_contradictions_of_seeds(refuse)
         if self.burstiness is not None and self.cv is not None:
             refuse("burstiness and cv say the same thing (cv = 1/sqrt(burstiness)): give one")
         if self.arrivals != "gamma" and (self.burstiness is not None or self.cv is not None):
@@ -226,8 +253,11 @@ class Scenario(BaseModel):
             refuse("lengths gives input and output together: drop input and output, or lengths")
         if self.cohort is not None and "window" in self.model_fields_set:
             refuse("cohort and window exclude each other: the window lasts until the cohort's requests are in it")
-        if self.cohort is not None and self.cohort < self.min_requests:
-            refuse(f"cohort = {self.cohort} is below min_requests = {self.min_requests}, so nothing could ever pass")
+        if self.cohort is not None and self.cohort < self.least_requests:
+            refuse(
+                f"cohort = {self.cohort} is below min_requests = {self.least_requests}, so nothing could ever pass: "
+                "raise cohort, or lower min_requests"
+            )
         if (self.cert_file is None) != (self.key_file is None):
             refuse("cert_file and key_file go together")
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -245,6 +275,12 @@ class Scenario(BaseModel):
             if any(_SECRET.search(word) for word in command):
                 raise ValueError(f"{key} names a secret and would be stored: let the command read a file or a variable")
         return self
+
+    def _no_contradictions_of_seeds(self, refuse: Callable[[str], None]) -> None:
+        if self.seeds is not None and self.seed is not None:
+            refuse("seeds and seed exclude each other: give the replicates' seeds, or one seed that derives them")
+        if self.seeds is not None and self.seeding == "fresh":
+            refuse("seeds and seeding = fresh exclude each other: fresh draws new seeds for every rate; give seed")
 
     def _no_contradictions_of_a_trace(self, refuse: Callable[[str], None]) -> None:
         file = self.arrivals_file
@@ -277,6 +313,17 @@ class Scenario(BaseModel):
             refuse("share_content lets runs warm each other, which a salt or a reset prevents: it needs cache = keep")
 
     @property
+    def least_requests(self) -> int:
+        """The smallest cohort that may pass: max(200, ⌈10/(1 − q)⌉) where it is not asked otherwise.
+
+        At a share q of 99 %, 200 requests would pass with two misses, and say little of a thousand.
+        """
+        if self.min_requests is not None:
+            return self.min_requests
+        missing = 1 - parse_share(self.attain)
+        return max(defaults.MIN_REQUESTS, math.ceil(defaults.MIN_MISSES / missing) if missing else 0)
+
+    @property
     def recorded(self) -> bool:
         """Whether the arrivals are a trace's own."""
         return self.arrivals.startswith("trace:")
@@ -307,17 +354,11 @@ class Scenario(BaseModel):
         return self.prompt or ("ids" if self.endpoint == "completions" else "text")
 
     @property
-    def confirmations(self) -> int:
-        """R_c, by default R."""
-        return self.runs if self.confirm is None else self.confirm
-
-    def timeout_s(self, output_tokens_max: int) -> float:
-        """2 × max(B_e, B_f + (O_max - 1)·B_d), at least 60 s (method, section 6), unless asked otherwise."""
-        if self.timeout is not None:
-            return self.timeout
-        slo = self.objective
-        generation = (slo.ttft_s or 0.0) + (output_tokens_max - 1) * (slo.tpot_s or 0.0)
-        return max(2 * max(slo.e2e_s or 0.0, generation), defaults.MIN_TIMEOUT_S)
+    def kept_events(self) -> Literal["none", "sample", "all"]:
+        """Whose token events are kept: by default everybody's, in virtual time nobody's."""
+        if self.events is not None:
+            return self.events
+        return "none" if self.target[0].partition(":")[0] == "virtual" else "all"
 
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""
@@ -333,8 +374,9 @@ class Scenario(BaseModel):
 
     @property
     def sha256(self) -> str:
-        """Hash of everything that can change a result."""
-        kept = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_HASHED}
+        """Hash of everything that can change a result: of values, not of how they are written."""
+        meant = canonical(self.model_dump(mode="json"))
+        kept = {key: value for key, value in meant.items() if key not in NOT_HASHED}
         return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -363,4 +405,5 @@ def validated(values: dict[str, Any], where: str, *, option: bool) -> Scenario:
 def differences(before: Scenario, now: Scenario) -> list[str]:
     """Keys that can change a result and differ, as `key: before → now`."""
     left, right = before.model_dump(mode="json"), now.model_dump(mode="json")
-    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in NOT_HASHED and left[k] != right[k]]
+    meant, means = canonical(left), canonical(right)
+    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in NOT_HASHED and meant[k] != means[k]]

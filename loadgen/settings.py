@@ -22,6 +22,7 @@ __all__ = [
     "Share",
     "Text",
     "Texts",
+    "parse_token_ids",
     "parse_window_s",
 ]
 
@@ -41,8 +42,13 @@ def _interval(value: object) -> float:
 
 
 def _share(value: object) -> str:
-    parse_share(str(value))
-    return str(value)
+    """One spelling for one value: `0.05`, `.05`, `5.0 %` and `5e-2` are `5%`."""
+    percent = parse_share(str(value)) * 100
+    places = 0  # what is written in decimals ends in decimals
+    while percent * 10**places % 1:
+        places += 1
+    digits = str(int(percent * 10**places)).zfill(places + 1)
+    return f"{digits[:-places]}.{digits[-places:]}%" if places else f"{digits}%"
 
 
 def _many(value: object) -> object:
@@ -78,6 +84,14 @@ def parse_window_s(text: str) -> tuple[float, float]:
     if not bounds[0] < bounds[1]:
         raise ValueError(f"{text!r} is an empty window: its end must lie behind its start")
     return bounds
+
+
+def parse_token_ids(text: str) -> tuple[int, int]:
+    """Both ends of a range of vocabulary ids, `1000..4000`. Raises `ValueError`."""
+    low, dots, high = text.partition("..")
+    if not dots or not low.strip().isdecimal() or not high.strip().isdecimal() or int(low) >= int(high):
+        raise ValueError(f"{text!r} is not a range of vocabulary ids; write it as 1000..4000")
+    return int(low), int(high)
 
 
 _AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")

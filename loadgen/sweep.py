@@ -14,7 +14,7 @@ from typing import Protocol
 
 from analysis.search import Outcome, RunRequest, Search
 from analysis.units import format_duration
-from loadgen.errors import Aborted
+from loadgen.errors import Aborted, ClientLimited
 from loadgen.plan.types import RunPlan
 from loadgen.run import Done
 from loadgen.scenario import Scenario
@@ -24,36 +24,59 @@ __all__ = ["Budget", "Carrier", "carry_out"]
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """What the search may cost, and what it has cost so far (an earlier, interrupted part included)."""
+    """What the search may cost, and what it has cost so far (an earlier, interrupted part included).
+
+    Time is wall time since the command started, so that probing, warming and settling count; without a `clock` (in
+    virtual time) it is the seconds of the runs.
+    """
 
     max_time_s: float | None
     max_requests: int | None
     max_tokens: int | None
-    spent_s: float = 0.0
+    clock: Callable[[], float] | None = None  # seconds since the command started
+    earlier_s: float = 0.0  # of interrupted parts
     requests: int = 0
     tokens: int = 0
+    _runs_s: float = 0.0  # of this part
+    _gap_s: float = 0.0  # the longest between two runs so far: settling, the user's command
+    _ended_s: float | None = None  # when the last run did; before the first, when the first was asked for
 
     @classmethod
-    def of(cls, scenario: Scenario, ledger: Sequence[dict[str, object]] = ()) -> Budget:
-        """The scenario's budget, less what the ledger's runs took."""
+    def of(
+        cls,
+        scenario: Scenario,
+        ledger: Sequence[dict[str, object]] = (),
+        clock: Callable[[], float] | None = None,
+    ) -> Budget:
+        """The scenario's budget, less what the ledger's runs took with all that went before each."""
 
-        def total(key: str) -> float:
-            return sum(value for line in ledger if isinstance(value := line.get(key), int | float))
+        def total(*keys: str) -> float:
+            told = (next((line[key] for key in keys if key in line), 0) for line in ledger)
+            return sum(value for value in told if isinstance(value, int | float))
 
         return cls(
             max_time_s=scenario.max_time,
             max_requests=scenario.max_requests,
             max_tokens=scenario.max_tokens,
-            spent_s=total("seconds"),
+            clock=clock,
+            earlier_s=total("elapsed_s", "seconds"),
             requests=int(total("requests")),
             tokens=int(total("tokens")),
         )
 
+    @property
+    def spent_s(self) -> float:
+        """Time spent so far, seconds."""
+        return self.earlier_s + (self._runs_s if self.clock is None else self.clock())
+
     def refusal(self, plan: Callable[[], RunPlan]) -> str:
         """Why the run of that plan would go beyond the budget; empty if it does not. Without a limit no plan is made.
 
-        A run counts with its warm-up and window, not with the tail that it needs only where answers are late.
+        A run counts with its warm-up and window and with as much between it and the one before as there was so far; not
+        with the tail that it needs only where answers are late.
         """
+        if self.clock is not None and self._ended_s is None:
+            self._ended_s = self.clock()
         if self.max_time_s is None and self.max_requests is None and self.max_tokens is None:
             return ""
         return self._beyond(plan())
@@ -61,7 +84,7 @@ class Budget:
     def _beyond(self, plan: RunPlan) -> str:
         due = int(plan.schedule.at_ns.searchsorted(plan.window.end_ns))
         tokens = int(plan.input_tokens[:due].sum() + plan.output_tokens[:due].sum())
-        run_s = plan.window.end_ns / 1e9
+        run_s = plan.window.end_ns / 1e9 + self._gap_s
         if self.max_time_s is not None and self.spent_s + run_s > self.max_time_s:
             return (
                 f"--max-time {format_duration(self.max_time_s)}: {format_duration(self.spent_s)} are spent and the "
@@ -76,8 +99,12 @@ class Budget:
         return ""
 
     def spend(self, done: Done) -> None:
-        """Book a run."""
-        self.spent_s += done.seconds
+        """Book a run, which has just ended."""
+        self._runs_s += done.seconds
+        if self.clock is not None:
+            now_s = self.clock()
+            self._gap_s = max(self._gap_s, now_s - (self._ended_s or 0.0) - done.seconds)
+            self._ended_s = now_s
         self.requests += done.requests
         self.tokens += done.tokens
 
@@ -95,7 +122,7 @@ class Carrier(Protocol):
 
 
 async def carry_out(search: Search, runner: Carrier, budget: Budget) -> Outcome:
-    """Run until the search has an outcome; the bracket so far where the budget or the user ends it.
+    """Run until the search has an outcome; the bracket so far where the budget, the user or a want of ports ends it.
 
     Raises `TargetError` and `ResultsError` as `Runner.execute` does; all sealed runs stay in the ledger.
     """
@@ -109,5 +136,7 @@ async def carry_out(search: Search, runner: Carrier, budget: Budget) -> Outcome:
             done = await runner.execute(asked)
         except Aborted as stopped:
             return search.stop("ABORTED", str(stopped))
+        except ClientLimited as limited:
+            return search.stop("CLIENT_LIMITED", str(limited))
         budget.spend(done)
         search.tell(asked, done.verdict)

@@ -1,18 +1,24 @@
-"""The first requests of an experiment, which are no evidence: they warm the target and fix every run's warm-up."""
+"""The first requests of an experiment, which are no evidence: they warm the target and fix every run's warm-up.
+
+A run may be measured once its server holds what it holds in the long run. That takes as long as the requests in service
+stay, and the long ones are in service most of the time: hence three times their mean age E[S²]/E[S], of the residences
+S of 200 requests at the lowest rate (method, section 6). Fewer are sent where 200 would take over ten minutes, or where
+the user wants fewer in a cohort: a tail that one run is not asked to show need not be waited for. Fewer are named.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import anyio
-import numpy as np
 
-from analysis.cohort import nearest_rank
-from analysis.records import derive, outcome_is
+from analysis.cohort import mean_age_s
+from analysis.records import NS_PER_S, numbers, outcome_is
 from analysis.slo import Slo
 from analysis.units import format_duration
 from loadgen import defaults
-from loadgen.errors import Aborted, TargetUnfit
+from loadgen.errors import Aborted, ClientLimited, TargetUnfit
 from loadgen.offer import Offering
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
@@ -20,7 +26,25 @@ from loadgen.planned import options_of
 from loadgen.scenario import Scenario
 from loadgen.workload import Workload
 
-__all__ = ["warm_target", "warmup_note"]
+__all__ = ["Warmth", "warm_requests", "warm_target", "warmup_note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmth:
+    """What the first requests fixed for every run, seconds: its warm-up, and the residence its length is held against.
+
+    `residence_s` is E[S²]/E[S] at the lowest rate, where nothing is overloaded; `None` where no answer took any time.
+    """
+
+    warmup_s: float
+    residence_s: float | None
+
+
+def warm_requests(scenario: Scenario, lowest_rate: float, *, fixes: bool = True) -> int:
+    """How many requests warm the target; with `fixes`, they also fix the warm-up of every run."""
+    least = defaults.WARMUP_REQUESTS
+    seen = min(defaults.WARMUP_SEEN, max(least, scenario.least_requests)) if fixes else least
+    return max(1, min(seen, int(_rate(scenario, lowest_rate) * defaults.WARMUP_MAX_S)))
 
 
 async def warm_target(
@@ -31,17 +55,18 @@ async def warm_target(
     lowest_rate: float,
     experiment: str,
     stop: anyio.Event,
-) -> float:
-    """Send the first requests, which are no evidence; the warm-up of every run of the experiment, seconds.
+    fixes: bool = True,
+) -> Warmth:
+    """Send the first requests, which are no evidence, and see how long they stay.
 
-    32 requests at the lowest rate, or what it brings in a minute. The warm-up is the asked one or 3 × p95 E2E seen here
-    (method, section 6). Raises `TargetUnfit` with the server's own words where it does not do the work asked, and
-    `Aborted`.
+    The warm-up is the asked one or 3·E[S²]/E[S] of the residences S seen here. Without `fixes` it is known already, and
+    the requests only warm. Raises `TargetUnfit` with the server's own words where it does not do the work asked,
+    `ClientLimited` where this machine gave no connections for it, and `Aborted`.
     """
-    workload = replace(workload, recorded=None)  # nothing that is measured is to be warm
-    if workload.closed is not None:  # it has no rate of its own, and is not to be met by a burst
-        workload, lowest_rate = replace(workload, closed=None), defaults.CLOSED_WARMUP_RATE
-    cohort = max(1, min(defaults.WARMUP_REQUESTS, int(lowest_rate * defaults.WARMUP_MAX_S)))
+    cohort = warm_requests(scenario, lowest_rate, fixes=fixes)
+    lowest_rate = _rate(scenario, lowest_rate)
+    # nothing that is measured is to be warm, and a closed loop is not to be met by a burst
+    workload = replace(workload, recorded=None, closed=None)
     seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
     plan = workload.plan(lowest_rate, seed, workload.window(0.0), cohort=cohort)
     await offering.settle()
@@ -57,17 +82,41 @@ async def warm_target(
         raise Aborted("stopped by the user while the target was warmed")
     due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
     good = outcome_is(due, "ok")
+    if not good.all() and output.facts.connections_refused:
+        raise ClientLimited(f"{output.facts.connections_refused}, while {offering.label} was warmed")
     if not good.any():
         first = due[~good].iloc[0]
         status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
         said = f": {first['error']}" if first["error"] else ""
         raise TargetUnfit(f"{offering.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
-    e2e_s = derive(due)["e2e_s"].to_numpy(dtype=float)[good]
-    return max(scenario.warmup, 3 * nearest_rank(np.sort(e2e_s), 0.95))
+    stayed_s = (numbers(due, "ended_ns") - numbers(due, "scheduled_ns"))[good] / NS_PER_S
+    residence_s = mean_age_s(stayed_s)
+    if math.isnan(residence_s):
+        return Warmth(warmup_s=scenario.warmup, residence_s=None)
+    return Warmth(warmup_s=max(scenario.warmup, defaults.WARMUP_AGES * residence_s), residence_s=residence_s)
 
 
-def warmup_note(scenario: Scenario, warmup_s: float) -> str:
-    """A line for the user where the warm-up is not the one asked for; else an empty string."""
-    if warmup_s <= scenario.warmup:
-        return ""
-    return f"warm-up is {format_duration(warmup_s)}: 3 × the p95 E2E seen while warming the target"
+def warmup_note(scenario: Scenario, warmup_s: float, lowest_rate: float) -> str:
+    """A line for the user where the warm-up is not the one asked for, or was fixed on few requests; else empty."""
+    seen, notes = warm_requests(scenario, lowest_rate), []
+    if warmup_s > scenario.warmup:
+        notes.append(
+            f"warm-up is {format_duration(warmup_s)}: {defaults.WARMUP_AGES} × the mean age of requests in service "
+            "while the target was warmed"
+        )
+    if seen < defaults.WARMUP_SEEN:
+        why = (
+            f"more would take over {format_duration(defaults.WARMUP_MAX_S)} at {lowest_rate:g} requests/s"
+            if seen == int(_rate(scenario, lowest_rate) * defaults.WARMUP_MAX_S)
+            else f"--min-requests {scenario.least_requests}"
+        )
+        notes.append(
+            f"the warm-up was fixed on {seen} requests instead of {defaults.WARMUP_SEEN} ({why}): a rare long answer "
+            "may fill the server for longer than they showed; --warmup lengthens it"
+        )
+    return "; ".join(notes)
+
+
+def _rate(scenario: Scenario, lowest_rate: float) -> float:
+    """A closed loop has no rate of its own."""
+    return lowest_rate if scenario.closed is None else defaults.CLOSED_WARMUP_RATE

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from analysis.search import RateList, SearchSpec, SeedBook, parse_rates
+from analysis.search import SearchSpec, SeedBook, parse_rates
 from analysis.units import parse_share
 from loadgen import defaults
 from loadgen.errors import ScenarioError
@@ -20,6 +20,8 @@ from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
 from loadgen.recorded import ReadTrace, Recorded, length_table, read_arrivals, reading_of
 from loadgen.scenario import Scenario
+from loadgen.settings import parse_token_ids
+from loadgen.timeout import timeout_s_of
 from traces.errors import TraceError
 from traces.fit import fit_gamma, fit_mmpp2
 from traces.trace import Trace
@@ -73,8 +75,14 @@ class Workload:
             if scenario.replicates == "once":
                 recorded = Recorded.once(scenario, read, rates[0])
             else:
-                recorded = Recorded.in_blocks(scenario, read, rates=rates, runs=spec.runs, confirm=spec.confirm)
-            warnings = recorded.warnings(scenario.window, rates)
+                recorded = Recorded.in_blocks(
+                    scenario,
+                    read,
+                    rates=rates,
+                    explore=spec.exploring,
+                    prove=0 if spec.tabulate and spec.require is None else spec.runs,
+                )
+            warnings = recorded.warnings(scenario.window, rates, candidates=len(spec.grid))
             longest = _longest(read.used) if recorded.own_lengths else 0
         return cls(
             arrivals=arrivals,
@@ -88,16 +96,16 @@ class Workload:
             arrival_seed=scenario.arrival_seed,
             workload_seed=scenario.workload_seed,
             window_s=scenario.window,
-            timeout_s=scenario.timeout_s(lengths.output_max),
+            timeout_s=timeout_s_of(scenario, lengths.output_max),
             closed=scenario.closed,
             cohort=scenario.cohort,
         )
 
-    def window(self, warmup_s: float, factor: float = 1) -> Window:
+    def window(self, warmup_s: float) -> Window:
         """A run's windows; the load may stay on for one time-out after the measured one."""
         wanted = Window(
             warmup_ns=round(warmup_s * NS),
-            window_ns=round(self.window_s * factor * NS),
+            window_ns=round(self.window_s * NS),
             tail_ns=round(self.timeout_s * NS),
         )
         return wanted if self.recorded is None else self.recorded.window(wanted)
@@ -111,11 +119,12 @@ class Workload:
         content_key: tuple[float, int] | None = None,
         cohort: int | None = None,
         replicate: int = 0,
-        confirm: bool = False,
+        block: int = -1,
     ) -> RunPlan:
         """The plan of one run; with `cohort`, its window lasts until so many requests are in it.
 
-        `replicate` and `confirm` say which part of a trace it replays, where one is replayed.
+        `replicate` and `block` (the candidate's ordinal c, −1 where a rate is explored) say which part of a trace it
+        replays, where one is replayed.
         A closed loop takes its requests from a plan that no client could use up. Raises `ScenarioError` where rate and
         window make an impossible one.
         """
@@ -129,7 +138,7 @@ class Workload:
                     window=window,
                     lengths=self.lengths,
                     replicate=replicate,
-                    confirm=confirm,
+                    block=block,
                     format=self.format,
                     arrival_seed=self.arrival_seed,
                     workload_seed=self.workload_seed,
@@ -160,38 +169,50 @@ def request_format(scenario: Scenario) -> RequestFormat:
         prompt=scenario.prompt_kind,
         stop=scenario.stop,
         temperature=scenario.temperature,
-        token_ids=_asked("token_ids", _token_ids, scenario.token_ids),
+        token_ids=_asked("token_ids", parse_token_ids, scenario.token_ids),
     )
 
 
 def search_spec(scenario: Scenario) -> SearchSpec:
     """What is to be searched or tabulated. Raises `ScenarioError`."""
     rates = _asked("rate", parse_rates, scenario.rate)
-    confirm = 0 if isinstance(rates, RateList) and scenario.confirm is None else scenario.confirmations
-    return _asked(
-        "confirm",
-        lambda _: SearchSpec(
-            rates=rates, width=float(parse_share(scenario.width)), runs=scenario.runs, confirm=confirm
-        ),
-        "",
-    )
+    try:
+        return SearchSpec(
+            rates=rates,
+            width=float(parse_share(scenario.width)),
+            runs=scenario.runs,
+            explore=scenario.explore,
+            require=scenario.require,
+            all_runs=scenario.all_runs,
+        )
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
 
 
 def seed_book(scenario: Scenario, spec: SearchSpec) -> SeedBook:
-    """Every seed the experiment may use: replicates, confirmation blocks, spares, sentinel. Raises `ScenarioError`."""
+    """Every seed the experiment may use: block 0, later blocks, exploring seeds, spares, sentinel.
+
+    In a table, where nothing is proved unless a rate is required, the seeds that the user names are those of its runs.
+    Raises `ScenarioError`.
+    """
     master = defaults.SEED if scenario.seed is None else scenario.seed
+    count = spec.runs
     if scenario.seeds is None:
-        roots = derive(master, "roots", spec.runs)
+        named = derive(master, "roots", count)
     else:
-        roots = _asked("seeds", lambda text: parse_seeds(text, count=spec.runs), scenario.seeds)
-        master = roots[0]
+        named = _asked("seeds", lambda text: parse_seeds(text, count=count), scenario.seeds)
+        master = named[0]
     rates = len(spec.grid)
-    confirm = derive(master, "confirm", rates * spec.confirm, taken=set(roots))
-    fresh = tuple(fresh_roots(master, k, spec.runs) for k in range(rates)) if scenario.seeding == "fresh" else ()
+    proves = not spec.tabulate or spec.require is not None
+    later = derive(master, "blocks", (2 * rates - 1) * count, taken=set(named)) if proves else ()
+    seeds = (*named, *later)
+    blocks = tuple(seeds[c : c + count] for c in range(0, len(seeds), count)) if proves else ()
+    roots = derive(master, "explore", count, taken=set(seeds)) if proves else named
+    fresh = tuple(fresh_roots(master, k, count) for k in range(rates)) if scenario.seeding == "fresh" else ()
     return SeedBook(
         roots=roots,
-        blocks=tuple(confirm[c * spec.confirm : (c + 1) * spec.confirm] for c in range(rates)) if spec.confirm else (),
-        spares=derive(master, "spares", max(1, spec.runs), taken={*roots, *confirm}),
+        blocks=blocks,
+        spares=derive(master, "spares", max(1, count), taken={*roots, *seeds}),
         sentinel=derive(master, "sentinel", 1)[0],
         fresh=fresh,
     )
@@ -252,13 +273,6 @@ def _lengths(scenario: Scenario, table: LengthTable | None) -> Lengths:
         ),
         "",
     )
-
-
-def _token_ids(text: str) -> tuple[int, int]:
-    low, dots, high = text.partition("..")
-    if not dots or not low.strip().isdecimal() or not high.strip().isdecimal() or int(low) >= int(high):
-        raise ValueError(f"{text!r} is not a range of vocabulary ids; write it as 1000..4000")
-    return int(low), int(high)
 
 
 def _asked(option: str, read: Callable[[str], T], text: str) -> T:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.errors import TraceError
-from traces.trace import NS, Trace
+from traces.trace import NS, Int64s, Trace
 
-__all__ = ["Block", "Blocks", "autocorrelation_time_s", "split_blocks"]
+__all__ = ["Block", "Blocks", "autocorrelation_time_s", "block_edges", "block_end", "split_blocks"]
 
 MIN_CORRELATION_TIMES: Final = 3
 MAX_BINS: Final = 1 << 20
@@ -116,3 +116,43 @@ def split_blocks(trace: Trace, *, count: int | None = None, length_s: float | No
         left_over=len(trace) - used,
         warnings=tuple(warnings),
     )
+
+
+def block_edges(trace: Trace, *, requests: int) -> Int64s:
+    """Edges of as many disjoint blocks of `requests` requests each as the trace holds, int64 (blocks + 1,) ns.
+
+    An edge lies in the middle of a gap; the first may so lie before 0, and the last behind the last arrival, half of
+    the gap that closes the trace as a circle. Ties stay together in the earlier block.
+    """
+    rows = np.arange(0, len(trace) + 1, max(requests, 1))
+    starts = _distinct(trace)
+    return _edges(trace, starts[np.searchsorted(starts, rows)])
+
+
+def block_end(trace: Trace, start_ns: int, requests: int, *, limit_ns: int) -> tuple[int, int]:
+    """Where a block from the edge `start_ns` ends that is to have `requests` requests, and how many it has.
+
+    The two differ where ties cannot be parted, or `limit_ns` comes before.
+    """
+    first = int(np.searchsorted(trace.at_ns, start_ns))
+    last = int(np.searchsorted(trace.at_ns, limit_ns))
+    ends = _distinct(trace)
+    ends = ends[(ends > first) & (ends <= last)]
+    if not ends.size:
+        return limit_ns, last - first
+    row = int(ends[np.argmin(np.abs(ends - first - requests))])
+    return min(int(_edges(trace, np.array([row]))[0]), limit_ns), row - first
+
+
+def _distinct(trace: Trace) -> Int64s:
+    """Rows at which another instant begins, and the number of rows."""
+    return np.concatenate(([0], np.flatnonzero(np.diff(trace.at_ns)) + 1, [len(trace)]))
+
+
+def _edges(trace: Trace, rows: Int64s) -> Int64s:
+    """The middle of the gap in front of each row; a mean gap closes the trace as a circle."""
+    closing_ns = round(trace.span_ns / max(len(trace) - 1, 1))
+    before = np.concatenate(([-closing_ns], trace.at_ns))[rows]
+    after = np.concatenate((trace.at_ns, [trace.span_ns + closing_ns]))[rows]
+    edges: Int64s = after - (after - before) // 2
+    return edges

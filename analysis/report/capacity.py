@@ -44,11 +44,16 @@ def answer(
         "capacity": outcome.capacity,
         "bracket": [outcome.lower, outcome.upper],
         "support": outcome.support,
-        "confirmation": {"passes": outcome.confirm_passes, "pass_share_lower_bound": outcome.proof},
+        "undecided": outcome.undecided,
+        "proof": {
+            "passes": outcome.proof_passes,
+            # blocks of one history are no independent trials
+            "pass_share_lower_bound": outcome.proof if conditions.get("replicates") in (None, "replicate") else None,
+        },
         "inversions": [list(pair) for pair in outcome.inversions],
         "conditions": dict(conditions),
-        "rates": _rates(outcome.rates, "search", runs, buckets),
-        "confirmations": _rates(outcome.confirmations, "confirm", runs, buckets),
+        "rates": _rates(outcome.rates, "explore", runs, buckets),
+        "proofs": _rates(outcome.proofs, "prove", runs, buckets),
         "beside": _beside(outcome, runs, conditions),
         "diagnosis": "" if slo is None else _diagnosis(outcome, runs, slo),
         "findings": [_finding(finding) for finding in outcome.findings],
@@ -82,7 +87,7 @@ def _rates(
                 "cohort": sum(run.cohort for run in valid),
                 "errors": sum(run.errors for run in valid),
                 "drift_ratio": verdict.drift_ratio,
-                "drift_p": verdict.drift_p,
+                "drift_z": verdict.drift_z,
                 "goodput": _range([run.goodput for run in valid]),
                 "token_goodput": _range([run.token_goodput for run in valid]),
                 "worst": {
@@ -117,7 +122,7 @@ def _range(values: Sequence[float | None]) -> list[float] | None:
 
 def _beside(outcome: Outcome, runs: Sequence[Run], conditions: Mapping[str, Any]) -> dict[str, Any]:
     """What stands beside λ*, never as the verdict (method, section 1): of the search's runs, all in equal windows."""
-    search = [run for request, run in runs if request["kind"] == "search" and run.status != "INVALID"]
+    search = [run for request, run in runs if request["kind"] in ("explore", "prove") and run.status != "INVALID"]
     crossing = mean_crossing(search, Fraction(conditions["attain"]))
     at = outcome.capacity if outcome.capacity is not None else outcome.lower
     sd = spread(run.attainment for run in search if run.rate == at)

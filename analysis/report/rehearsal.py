@@ -92,11 +92,10 @@ def _sentences(report: Row) -> Iterator[str]:
         yield _advice(report["plans"])
     else:
         yield "What other windows and replicates would give is simulated too from --rehearse 50 on."
-    confirmed = f", {report['confirm']} confirmation runs of twice that" if report["confirm"] else ""
     yield (
         f"Valid for: {report['target']} (SIMULATED, no real server: {report['profile']}); {report['slo']} for "
         f"{report['attain']} of requests; R = {report['runs']} runs of {_measured(report)} after "
-        f"{format_duration(report['warmup_s'])} warm-up{confirmed}."
+        f"{format_duration(report['warmup_s'])} warm-up."
     )
     if report["placeholder_slo"]:
         yield "placeholder SLO: set --slo"

@@ -162,11 +162,11 @@ def _diagnosis(answer: Row) -> list[str]:
 
 
 def _proof(answer: Row) -> list[str]:
-    passes, bound = answer["confirmation"]["passes"], answer["confirmation"]["pass_share_lower_bound"]
+    passes, bound = answer["proof"]["passes"], answer["proof"]["pass_share_lower_bound"]
     if not passes or bound is None or _word(answer) != "run":
         return []  # blocks of one history are no independent trials
     return [
-        f"{passes} of {passes} fresh confirmation runs passed: at 95 % confidence at least {bound:.0%} of such runs "
+        f"{passes} of {passes} fresh runs passed: at 95 % confidence at least {bound:.0%} of such runs "
         f"would pass. This is a conservative acceptance rule, not a confidence interval of the rate."
     ]
 
@@ -204,12 +204,12 @@ def _beside(answer: Row) -> list[str]:
 
 
 def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
-    rows = [(row, False) for row in answer["rates"]] + [(row, True) for row in answer["confirmations"]]
+    rows = [(row, False) for row in answer["rates"]] + [(row, True) for row in answer["proofs"]]
     return sorted(rows, key=lambda pair: (pair[0]["rate"], pair[1]))
 
 
 def _check(row: Row, confirmed: bool) -> str:
-    return f"{row['check']} (confirmation)" if confirmed else str(row["check"])
+    return f"{row['check']} (fresh)" if confirmed else str(row["check"])
 
 
 def _rate(rate: float) -> str:

@@ -4,7 +4,8 @@ The prior. A run at rate λ passes with probability p(λ) = 1/(1 + (λ/c)^s): lo
 in ln λ over the range, one value for each search played. The steepness s = 16 is that of the oracle queue with windows
 of 300 s: the median λ* of its searches with R = 12, where p is about 0.97, is 4.75/s, for a c of 5.9/s. (60 s: 3.3/s,
 so s = 6. 1800 s: 5.4/s, so s = 40.) A replicate with paired seeds keeps its luck u from rate to rate and passes iff
-u < p(λ); confirmation runs, and with fresh seeds all runs, draw their own.
+u < p(λ); the fresh runs that prove a rate, and with fresh seeds all runs, draw their own. A failed run that is repeated
+with its seed fails again.
 
 Early FAIL. A failing run at a rate with pass probability p ends after warm-up and a share 0.1 + 0.9·p of the window: at
 the earliest moment allowed where the rate is hopeless, at the end where it nearly passed. Tables and sentinels run to
@@ -26,7 +27,8 @@ from analysis.verdict import Criteria, RunVerdict
 __all__ = ["STEEPNESS", "Bill", "CostModel", "Expectation", "expect", "pass_probability"]
 
 STEEPNESS: Final = 16.0
-_PASS, _FAIL = RunVerdict(status="PASS", attainment=1.0), RunVerdict(status="FAIL")
+_PASS = RunVerdict(status="PASS", attainment=1.0)
+_FAIL = RunVerdict(status="FAIL", attainment=0.94)  # not so far off that it would not be repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +37,15 @@ class CostModel:
 
     warmup_s: float
     window_s: float
-    confirm_window_s: float
+    sentinel_window_s: float | None = None  # None: as long as the others
     drain_s: float = 0.0  # load after the window, until the cohort is decided
     between_s: float = 0.0  # idle between runs
     tokens_per_request: float = 0.0
 
     def load_s(self, kind: Kind, share: float = 1.0) -> float:
         """Seconds of load of a run that ends after that share of its window (drained only if it ran to the end)."""
-        window_s = self.confirm_window_s if kind == "confirm" else self.window_s
+        short = self.sentinel_window_s if kind == "sentinel" else None
+        window_s = self.window_s if short is None else short
         return self.warmup_s + window_s * share + (self.drain_s if share >= 1 else 0.0)
 
 
@@ -60,7 +63,7 @@ class Bill:
 class Expectation:
     """What `--dry-run` prints: the mean over `searches` simulated ones, and a bound if no run is INVALID.
 
-    The bound is reached by a target on which every rate of the grid passes until its last confirmation run.
+    The bound is that of a target which fails every rate by one run, again and again, and passes its repeats.
     """
 
     expected: Bill
@@ -110,8 +113,8 @@ def _play(
     luck = [draw.random() for _ in range(spec.runs)]
     while isinstance(request := search.ask(), RunRequest):
         chance = 1.0 if request.kind == "sentinel" else pass_probability(request.rate, capacity, steepness)
-        kept = paired and request.kind == "search"
-        passed = (luck[request.replicate] if kept else draw.random()) < chance
+        kept = paired and request.kind == "explore"
+        passed = request.kind != "recheck" and (luck[request.replicate] if kept else draw.random()) < chance
         search.tell(request, _PASS if passed else _FAIL)
         share = 1.0 if passed or spec.tabulate else 0.1 + 0.9 * chance
         runs.append((request.rate, cost.load_s(request.kind, share)))
@@ -119,8 +122,11 @@ def _play(
 
 
 def _worst(spec: SearchSpec, cost: CostModel) -> Bill:
-    counts: tuple[tuple[Kind, int], ...] = (("search", spec.runs), ("confirm", spec.confirm))
-    runs = [(rate, cost.load_s(kind)) for rate in spec.grid for kind, count in counts for _ in range(count)]
+    """Every rate explored, its proof failed by the last run, reopened by two repeats of that, and proved anew."""
+    count = spec.runs if spec.tabulate else spec.explore + 2 * spec.runs + 2
+    runs = [(rate, cost.load_s("explore")) for rate in spec.grid for _ in range(count)]
+    if spec.tabulate and spec.require is not None:
+        runs += [(spec.require, cost.load_s("prove"))] * (spec.runs + 2)
     sentinels = 1 + -(-len(runs) // SENTINEL_EVERY)
     return _bill([*runs, *[(spec.grid[0], cost.load_s("sentinel"))] * sentinels], cost)
 
@@ -138,6 +144,6 @@ def _bill(runs: list[tuple[float, float]], cost: CostModel) -> Bill:
 
 def _numbered_seeds(spec: SearchSpec) -> SeedBook:
     """Distinct numbers: these searches draw nothing from their seeds."""
-    width = max(1, spec.confirm)
-    blocks = tuple(tuple(range(c * width, c * width + spec.confirm)) for c in range(len(spec.grid)))
+    width = spec.runs
+    blocks = tuple(tuple(range(c * width, (c + 1) * width)) for c in range(2 * len(spec.grid)))
     return SeedBook(roots=tuple(range(-spec.runs, 0)), blocks=blocks, spares=(), sentinel=0)

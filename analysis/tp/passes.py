@@ -105,6 +105,10 @@ def find_passes(requests: pd.DataFrame, events: pd.DataFrame) -> Passes:
 def _check_events(requests: pd.DataFrame, events: pd.DataFrame) -> None:
     if events.empty:
         raise NotIdentified("the run holds no token events")
+    if len(events) < (seen := int(np.maximum(numbers(requests, "token_events"), 0).sum())):
+        raise NotIdentified(
+            f"only {len(events)} of {seen} token events were kept (--events sample): measure again with --events all"
+        )
     ok = outcome_is(requests, "ok") & (numbers(requests, "output_tokens") > 0)
     uneven = (numbers(requests, "token_events") != numbers(requests, "output_tokens"))[ok]
     if not uneven.size:

@@ -17,7 +17,7 @@ import sys
 import time
 from functools import partial
 
-from benchmarks.truth import claims, drift, http, queues, speed, windows
+from benchmarks.truth import claims, drift, errors, http, queues, speed, windows
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew
 
@@ -25,6 +25,7 @@ SECTIONS = {
     "queues": queues.show,
     **{f"claims-{name}": partial(claims.show, name) for name in claims.SERVERS},
     "drift": drift.show,
+    "errors": errors.show,
     "windows": windows.show,
     "speed": speed.show,
     "http": http.show,

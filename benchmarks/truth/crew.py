@@ -32,14 +32,14 @@ def ready(of: Asked) -> Stage:
     return stage(prepare(load_scenario(None, dict(of))))
 
 
-def one_run(of: Asked, rate: float, seed: int, kind: Kind = "search", early_fail: bool = False) -> RunVerdict:
+def one_run(of: Asked, rate: float, seed: int, kind: Kind = "explore", early_fail: bool = False) -> RunVerdict:
     """One run exactly as a search makes it."""
     return MemoryRunner(on=ready(of), early_fail=early_fail).run(request(rate, seed, kind)).verdict
 
 
-def request(rate: float, seed: int, kind: Kind = "search") -> RunRequest:
+def request(rate: float, seed: int, kind: Kind = "explore") -> RunRequest:
     return RunRequest(
-        kind=kind, rate=rate, rate_index=0, replicate=0, block=0 if kind == "confirm" else -1, seed=seed, attempt=0,
+        kind=kind, rate=rate, rate_index=0, replicate=0, block=-1, seed=seed, attempt=0,
         key="",
     )  # fmt: skip
 

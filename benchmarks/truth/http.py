@@ -32,7 +32,7 @@ PROFILE = "llama8b-80gb"
 # bounds far above what a shared machine is late by: a client that is late by more than 1 % of them refuses a verdict
 SWEEP = {
     "slo": ("ttft<=800ms", "tpot<=50ms"), "input": "256", "output": "16", "rate": "12..48", "width": "10%", "runs": 3,
-    "confirm": 2, "cohort": 250, "warmup": "2s",
+    "cohort": 250, "warmup": "2s",
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def _compared(plan: RunPlan) -> list[list[str]]:
     truth = sorted(truth, key=lambda row: row["arrived_ns"])[: len(real)]
     wrote = {name: np.array([row[f"{name}_ns"] for row in truth]) - t0_ns for name in ("first", "last")}
     scheduled = real["scheduled_ns"].to_numpy()
-    virtual = derive(simulate_run(plan, load_profile(PROFILE), SendOptions(), events=False).requests)
+    virtual = derive(simulate_run(plan, load_profile(PROFILE), SendOptions(events="none")).requests)
     virtual = virtual.set_index("index").loc[real["index"]]
     known = {
         "TTFT": (real["ttft_s"], (wrote["first"] - scheduled) / 1e9, virtual["ttft_s"]),

@@ -60,7 +60,7 @@ def waits(of: Asked, rate: float, seed: int, known_s: tuple[float, ...]) -> tupl
     on = ready(of)
     plan = plan_of(request(rate, seed), on.setup.workload, warmup_s=on.warmup_s)
     options = options_of(on.setup.scenario, on.setup.workload)
-    output = simulate_run(plan, on.profile, options, events=False)
+    output = simulate_run(plan, on.profile, options)
     table = derive(output.requests)
     end_ns = output.facts.warmup_ns + output.facts.window_ns
     table = table[(table["scheduled_ns"] >= output.facts.warmup_ns) & (table["scheduled_ns"] < end_ns)]

@@ -14,7 +14,7 @@ from loadgen.cli import app
 from loadgen.cli.options import CHECK, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import work
-from loadgen.errors import Aborted
+from loadgen.errors import Aborted, TargetUnfit
 from loadgen.offering import opened_target
 from loadgen.progress import Progress, open_progress
 from loadgen.scenario import Scenario
@@ -52,7 +52,8 @@ def check_command(
         print_json(
             {
                 "target": label,
-                "usable": True,
+                "usable": not found.unfit,
+                "unfit": list(found.unfit),
                 "options": list(found.options),
                 "features": [
                     {key: value for key, value in asdict(finding).items() if key != "surprise"}
@@ -62,9 +63,11 @@ def check_command(
                 "requests": {"generating": found.generating, "others": found.others},
             }
         )
-        return
-    print_tables(_table(label, found))
-    print_lines(f"{found.generating} requests that generate, {found.others} others.", _summary(found))
+    else:
+        print_tables(_table(label, found))
+        print_lines(f"{found.generating} requests that generate, {found.others} others.", _summary(found))
+    if found.unfit:
+        raise typer.Exit(TargetUnfit.exit_code)
 
 
 async def _check(
@@ -108,6 +111,8 @@ def _table(label: str, found: Survey) -> Table:
 
 
 def _summary(found: Survey) -> str:
+    if found.unfit:
+        return f"Not usable where ttft or tpot is bounded: {'; '.join((*found.unfit, *found.options))}."
     if not found.options:
         return "Usable as it is: sweep and run adapt to the rows above by themselves."
     return "Usable, but only with another choice: " + "; ".join(found.options) + "."

@@ -18,7 +18,7 @@ from loadgen.errors import ScenarioError
 
 __all__ = ["CHECK", "EXPERIMENT", "REPLAY", "SEARCH", "takes"]
 
-_TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
+_TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST, _KEPT = (
     "Target",
     "Load",
     "Traces",
@@ -26,6 +26,7 @@ _TARGET, _LOAD, _TRACE, _REQUESTS, _PROMISE, _EVIDENCE, _COST = (
     "Promise",
     "Evidence",
     "Budget",
+    "Results",
 )
 
 
@@ -57,7 +58,7 @@ _OPTIONS: dict[str, Any] = {
         "Default http://127.0.0.1:8000.",
         "URL",
     ),
-    "model": _text(_TARGET, "Model name; default: the only one that /v1/models lists."),
+    "model": _text(_TARGET, "Model name; default: the only one that /v1/models lists. Needed where there is no list."),
     "api_key_env": _text(_TARGET, "Environment variable that holds the API key.", "NAME"),
     "api_key_file": _text(_TARGET, "File that holds the API key.", "FILE"),
     "header": _texts(
@@ -133,26 +134,53 @@ _OPTIONS: dict[str, Any] = {
     "slo_clock": _text(_PROMISE, "scheduled (default: what the user waits) or sent.", "CLOCK"),
     "attain": _text(_PROMISE, "Share of requests that must meet the SLO (default 95%).", _SHARE),
     "max_error_rate": _text(_PROMISE, "Largest share of errors (default 1%).", _SHARE),
-    "min_requests": _int(_PROMISE, "Smallest cohort that may pass (default 200)."),
-    "require": _float(_PROMISE, "Exit with 0 only if a confirmed capacity reaches this rate."),
+    "min_requests": _int(_PROMISE, "Smallest cohort that may pass (default 200, or 10/(1 - attain) if more)."),
+    "require": _float(_PROMISE, "Exit with 0 only if a proved capacity reaches this rate."),
     "window": _text(_EVIDENCE, "Measured window of a run (default 120s).", _DURATION),
     "cohort": _int(_EVIDENCE, "Requests in the measured window, instead of --window."),
-    "warmup": _text(_EVIDENCE, "Warm-up of a run (default 20s, or 3 × p95 E2E if longer).", _DURATION),
-    "timeout": _text(_EVIDENCE, "Time limit of one request, from its scheduled instant.", _DURATION),
-    "runs": _int(_EVIDENCE, "R, replicates per rate (default 5)."),
-    "confirm": _int(_EVIDENCE, "R_c, fresh runs that must confirm the answer (default R)."),
+    "warmup": _text(_EVIDENCE, "Warm-up of a run (default 20s, or longer if answers are).", _DURATION),
+    "timeout": _text(_EVIDENCE, "Time limit of one request, no shorter than the SLO (default 1m to 1h).", _DURATION),
+    "runs": _int(_EVIDENCE, "R, fresh runs that must all pass at the rate that is published (default 10)."),
+    "explore": _int(_EVIDENCE, "Runs that must pass at a rate before the search goes on above it (default 1)."),
+    "all_runs": Annotated[
+        bool | None,
+        typer.Option(
+            "--all-runs",
+            help="In a table, make all R runs of a rate although one of them failed.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ],
+    "confirm": Annotated[int | None, typer.Option(hidden=True)],  # has no effect: --runs fresh runs prove the answer
     "width": _text(_EVIDENCE, "Width of the rate grid (default 5%).", _SHARE),
-    "seeds": _text(_EVIDENCE, "The replicates' seeds, e.g. 101..112.", "A..B"),
+    "seeds": _text(_EVIDENCE, "Seeds of the R fresh runs (of a table: of its runs), e.g. 101..110.", "A..B"),
     "seed": _int(_EVIDENCE, "One seed that derives them all (default 1)."),
-    "seeding": _text(_EVIDENCE, "paired (default: the same seeds at every rate) or fresh.", "HOW"),
+    "seeding": _text(_EVIDENCE, "paired (default: the same seeds at every rate) or fresh (no --seeds).", "HOW"),
     "arrival_seed": _int(_EVIDENCE, "Change the arrivals alone."),
     "workload_seed": _int(_EVIDENCE, "Change lengths and content alone."),
-    "max_time": _text(_COST, "Stop the search after this long; the bracket so far is kept.", _DURATION),
+    "max_time": _text(
+        _COST, "Stop the search this long after the command started; the bracket so far is kept.", _DURATION
+    ),
     "max_requests": _int(_COST, "Stop the search before it sends more requests than this."),
     "max_tokens": _int(_COST, "Stop the search before it asks for more tokens than this."),
+    "events": _text(
+        _KEPT,
+        "Token events kept of a run: all (default), sample (one request in 16) or none (default in virtual time).",
+        "WHICH",
+    ),
 }
 
-_OF_A_SEARCH = ("runs", "confirm", "width", "require", "seeding", "max_time", "max_requests", "max_tokens")
+_OF_A_SEARCH = (
+    "runs",
+    "explore",
+    "all_runs",
+    "confirm",
+    "width",
+    "require",
+    "seeding",
+    "max_time",
+    "max_requests",
+    "max_tokens",
+)
 _OF_A_REPLAY = ("speed", "sessions")
 _BOTH = tuple(name for name in _OPTIONS if name not in {*_OF_A_SEARCH, *_OF_A_REPLAY, "closed"})
 EXPERIMENT = (*_BOTH, "closed")

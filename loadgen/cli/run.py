@@ -38,7 +38,7 @@ def run_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Offer one rate once (or N requests at a time) and judge it."""
-    chosen = load_scenario(scenario, overrides | {"runs": 1, "confirm": 0})
+    chosen = load_scenario(scenario, overrides | {"runs": 1})
     if chosen.closed is not None and "rate" in overrides:
         raise ScenarioError("--closed and --rate exclude each other: a closed loop sends as fast as it is answered")
     if chosen.closed is not None:

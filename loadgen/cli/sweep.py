@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,7 @@ def sweep_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Find the largest arrival rate at which every replicate keeps the joint SLO."""
+    began_s = time.monotonic()
     if resume is not None and (scenario is not None or out is not None):
         raise ScenarioError("--resume goes on in its own directory with its own scenario: drop --scenario and --out")
     chosen = load_scenario(scenario, overrides) if resume is None else resumed_scenario(resume, overrides)
@@ -73,7 +75,9 @@ def sweep_command(
             progress.note(line)
         progress.note(f"results: {directory}")
         outcome, answer = work(
-            lambda stop: sweep(setup, directory, resume=resume is not None, progress=progress, stop=stop)
+            lambda stop: sweep(
+                setup, directory, resume=resume is not None, progress=progress, stop=stop, began_s=began_s
+            )
         )
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)
     raise typer.Exit(exit_code(outcome, chosen.require))

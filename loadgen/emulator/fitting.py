@@ -19,6 +19,7 @@ from analysis.tp.passes import NotIdentified, Passes, find_passes, joined
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.profiles import parse_profile, read_profile
 from loadgen.errors import ResultsError, UsageError
+from loadgen.record.events import read_events
 
 __all__ = ["FittedProfile", "fit_profile", "write_profile"]
 
@@ -91,17 +92,17 @@ def _rounded(value: float) -> float:
 def _runs(results: Path) -> list[Path]:
     """The sealed runs below a results directory, or the one it is."""
     runs = [
-        path.parent for path in sorted(results.rglob("requests.parquet")) if (path.parent / "events.parquet").exists()
+        path.parent for path in sorted(results.rglob("requests.parquet")) if ".interrupted-" not in path.parent.name
     ]
-    runs = [run for run in runs if ".interrupted-" not in run.name]
     if not runs:
-        raise ResultsError(f"--fit {results}: holds no runs (no requests.parquet with events.parquet in it)")
+        raise ResultsError(f"--fit {results}: holds no runs (no requests.parquet in it)")
     return runs
 
 
 def _passes(run: Path) -> Passes:
+    events = read_events(run)
     try:
-        requests, events = (pd.read_parquet(run / f"{name}.parquet") for name in ("requests", "events"))
+        requests = pd.read_parquet(run / "requests.parquet")
         if requests["target"].nunique() > 1:
             raise ResultsError(f"--fit {run}: requests went to several servers; measure and fit one")
         return find_passes(requests, events)

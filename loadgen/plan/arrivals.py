@@ -33,7 +33,7 @@ __all__ = ["Arrivals", "Modulated", "from_offsets", "parse_arrivals", "schedule_
 
 _BLOCK = 4096
 _MAX_NS = 2**62
-_MAX_ARRIVALS = 200_000_000  # 1.6 GB of instants: beyond it a typo is likelier than a plan
+_MAX_ARRIVALS = 20_000_000  # a plan of 1.1 GB: beyond it a typo is likelier than a plan
 _GAMMA = re.compile(r"gamma:(?P<cv>cv=)?(?P<value>[0-9.eE+-]+)")
 
 

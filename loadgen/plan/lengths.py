@@ -29,6 +29,7 @@ __all__ = ["MAX_TOKENS", "DrawnLengths", "LengthLaw", "LengthTable", "Lengths", 
 
 MAX_TOKENS: Final = 10_000_000
 _UNIFORMS = 4
+_DRAWN_AT_ONCE = 65_536  # requests, so that a long plan takes no more memory than its columns
 _NUMBER = r"\d+(?:\.\d+)?"
 _RANGE = r"(?P<low>\d+)\s*\.\.\s*(?P<high>\d+)"
 _UNIFORM = re.compile(rf"uniform:\s*{_RANGE}", re.ASCII)
@@ -172,17 +173,24 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, count: int) -> DrawnLengths:
         """Lengths of the first `count` requests; a longer draw begins with a shorter one."""
-        uniforms = rng.random((count, _UNIFORMS))
+        drawn = np.empty((4, count), dtype=np.int64)
+        for start in range(0, count, _DRAWN_AT_ONCE):
+            part = slice(start, min(start + _DRAWN_AT_ONCE, count))
+            drawn[:, part] = self._drawn(rng.random((part.stop - start, _UNIFORMS)))
+        inputs, outputs, prefix, group = drawn
+        return DrawnLengths(input_tokens=inputs, output_tokens=outputs, prefix_tokens=prefix, prefix_group=group)
+
+    def _drawn(self, uniforms: npt.NDArray[np.float64]) -> tuple[Int64s, Int64s, Int64s, Int64s]:
         if self.table is None:
             inputs, outputs = self.input.at(uniforms[:, 0]), self.output.at(uniforms[:, 1])
-            prefix = np.full(count, self.shared_prefix, dtype=np.int64)
+            prefix = np.full(len(uniforms), self.shared_prefix, dtype=np.int64)
         else:
             rows = self.table.rows[np.floor(uniforms[:, 2] * len(self.table.rows)).astype(np.int64)]
-            inputs, outputs, prefix = rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2] + self.shared_prefix
+            inputs, outputs, prefix = rows[:, 0], rows[:, 1], rows[:, 2] + self.shared_prefix
         prefix = np.minimum(prefix, inputs - 1)
         group = np.floor(uniforms[:, 3] * self.prefix_groups).astype(np.int64)
         group[prefix == 0] = -1
-        return DrawnLengths(input_tokens=inputs, output_tokens=outputs, prefix_tokens=prefix, prefix_group=group)
+        return inputs, outputs, prefix, group
 
 
 _COLUMNS = {

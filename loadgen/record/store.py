@@ -2,7 +2,8 @@
 
     DIR/experiment.json                 scenario, its hash, seeds, versions, machine, target
         verdicts.jsonl                  the ledger: one line a sealed run; the search is a fold over it
-        runs/<variant>/<run key>/       run.json and the tables: requests, events, target (journal.jsonl while it is on)
+        runs/<variant>/<run key>/       run.json and the tables: requests, events where they are kept, target where it
+                                        was watched (journal.jsonl while it is on)
         capacity.json                   the answer
 
 A run is sealed in this order: its tables and run.json are written beside their names, flushed to the disk and renamed;
@@ -18,6 +19,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -28,6 +30,7 @@ import pyarrow.parquet as pq
 
 from analysis.schema import SCHEMA_VERSION
 from loadgen.errors import ResultsError
+from loadgen.record.events import EVENTS, write_events
 from loadgen.record.journal import Journal
 
 __all__ = ["ExperimentStore", "RunStore", "read_json", "read_ledger"]
@@ -38,7 +41,7 @@ EXPERIMENT, LEDGER, CAPACITY = "experiment.json", "verdicts.jsonl", "capacity.js
 class ExperimentStore:
     """The directory of one experiment. Every method raises `ResultsError` with one line when the disk refuses."""
 
-    def __init__(self, directory: Path, ledger: IO[bytes]) -> None:
+    def __init__(self, directory: Path, ledger: FileIO) -> None:
         self.directory = directory
         self._ledger = ledger
 
@@ -46,10 +49,15 @@ class ExperimentStore:
     def create(cls, directory: Path, experiment: Mapping[str, Any]) -> Self:
         """Make a new experiment; refuse a directory that holds anything."""
         cls.check_free(directory)
-        with _explained(directory):
+        with _explained(directory, "free some"):
             directory.mkdir(parents=True, exist_ok=True)
             store = cls(directory, _locked(directory))
-            _write_json(directory / EXPERIMENT, experiment)
+            try:
+                _write_json(directory / EXPERIMENT, experiment)
+            except OSError:  # an empty directory may be used again, one with a ledger alone may not
+                store.close()
+                (directory / LEDGER).unlink(missing_ok=True)
+                raise
             return store
 
     @staticmethod
@@ -99,8 +107,9 @@ class ExperimentStore:
         with _explained(self.directory / LEDGER):
             before = self._ledger.seek(0, os.SEEK_END)
             try:
-                self._ledger.write(_json(line) + b"\n")
-                self._ledger.flush()
+                view = memoryview(_json(line) + b"\n")
+                while view:
+                    view = view[self._ledger.write(view) :]
                 os.fsync(self._ledger.fileno())
             except OSError:
                 self._ledger.truncate(before)
@@ -139,14 +148,18 @@ class RunStore:
     def seal(
         self,
         requests: pd.DataFrame,
-        events: pd.DataFrame,
+        events: pd.DataFrame | None,
         run: Mapping[str, Any],
         target: pd.DataFrame | None = None,
     ) -> None:
-        """Write tables and run.json so that each is there whole or not at all; `target` where it was watched."""
+        """Write tables and run.json so that each is there whole or not at all.
+
+        `events` where they are kept, `target` where it was watched; `requests` are REQUEST_COLUMNS and more.
+        """
         with _explained(self.directory):
             _write(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
-            _write(self.directory / "events.parquet", lambda stream: _write_table(events, stream))
+            if events is not None:
+                _write(self.directory / EVENTS, lambda stream: write_events(events, requests, stream))
             if target is not None:
                 _write(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
             _write_json(self.directory / "run.json", run)
@@ -185,17 +198,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, remedy: str = "free some (a sweep goes on with --resume)") -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise ResultsError(f"{path}: no space left on this disk; free some and go on with --resume") from None
+            raise ResultsError(f"{path}: no space left on this disk; {remedy}") from None
         raise ResultsError(f"{error.filename or path}: {error.strerror or error}") from None
 
 
-def _locked(directory: Path) -> IO[bytes]:
-    ledger = (directory / LEDGER).open("ab")
+def _locked(directory: Path) -> FileIO:
+    ledger = (directory / LEDGER).open("ab", buffering=0)  # nothing is left to be written when it is closed
     try:
         fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,7 +236,18 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 def _write_table(table: pd.DataFrame, stream: IO[bytes]) -> None:
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     metadata = {**(arrow.schema.metadata or {}), b"loadgen.schema": str(SCHEMA_VERSION).encode()}
-    pq.write_table(arrow.replace_schema_metadata(metadata), stream, compression="zstd")
+    kinds = {field.name: field.type for field in arrow.schema}
+    # stamps rise and never repeat: a dictionary of them costs more time than all else, and more space
+    encoding = {name: "DELTA_BINARY_PACKED" for name, kind in kinds.items() if pa.types.is_integer(kind)}
+    encoding |= {name: "BYTE_STREAM_SPLIT" for name, kind in kinds.items() if pa.types.is_floating(kind)}
+    pq.write_table(
+        arrow.replace_schema_metadata(metadata),
+        stream,
+        compression="zstd",
+        use_dictionary=[name for name in kinds if name not in encoding],
+        column_encoding=encoding,
+        write_statistics=False,
+    )
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analysis.slo import Slo
 from analysis.telemetry import Observation
 from analysis.verdict import RunFacts
 
-__all__ = ["Endpoint", "LiveCounts", "RecordSink", "RunOutput", "SendOptions"]
+__all__ = ["Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
+
+Events = Literal["none", "sample", "all"]
+_SAMPLE: Final = 2**32 // 16  # one request in 16
+Index = TypeVar("Index", int, npt.NDArray[np.int64])
+
+
+def sampled(index: Index) -> Any:
+    """Whether a request, or each of many, is one in 16 whose events a sample keeps; the same ones in every run.
+
+    Spread by a multiplicative hash, so that no period of the workload falls in with it.
+    """
+    return index * 2_654_435_761 % 2**32 < _SAMPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +55,7 @@ class SendOptions:
     dependent: bool = False  # a turn of a session waits for the previous one: semi-open
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
+    events: Events = "all"  # whose token events are recorded: nobody's, one request's in 16, or everybody's
     prewarm: int = 0  # connections opened to each URL just before t0
     early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
     early_fail_after_ns: int = 0

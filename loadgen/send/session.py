@@ -29,6 +29,7 @@ __all__ = ["StopSignal", "run_loop", "send_run"]
 PROGRESS_S: Final = 0.2
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
+_REFUSED: Final = "this machine refused a connection, for it had no port or file descriptor left"
 T = TypeVar("T")
 
 
@@ -87,7 +88,7 @@ async def send_run(
             "transport": transport,
             "clock": clock,
             "options": options,
-            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers)),
+            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
             "targets": len(endpoint.urls),
             "on_stopped": stopped.set,
             "indices": indices,
@@ -116,6 +117,7 @@ async def send_run(
         await transport.close()
     if transport.opened_peak is not None:
         limit = min(limit or transport.opened_peak, transport.opened_peak)
+    refused = transport.opened_peak is not None
     facts = RunFacts(
         rate=plan.rate if options.closed is None else 0.0,
         warmup_ns=plan.window.warmup_ns,
@@ -137,6 +139,7 @@ async def send_run(
         clock_ratio_error=health.ratio_error(later),
         wall_step_s=health.wall_step_s(later),
         target_died=dispatcher.target_died,
+        connections_refused=f"{_REFUSED}, with {transport.opened_peak} on a request" if refused else "",
     )
     tables = dispatcher.tables
     return RunOutput(requests=tables.requests(), events=tables.events(), facts=facts)

@@ -12,23 +12,27 @@ import pandas as pd
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from loadgen.redact import redacted
-from loadgen.send.api import RecordSink
+from loadgen.send.api import Events, RecordSink, sampled
 from loadgen.send.flight import Flight
 from loadgen.send.openai import Answer
 
 __all__ = ["Tables"]
 
 _EMPTY: Final = Answer()
+_EVENT_UNIT_NS: Final = 1000  # no read is stamped more exactly
 
 
 class Tables:
     """Takes finished flights, hands each row to the sink, and becomes data frames in the end."""
 
-    def __init__(self, sink: RecordSink | None, *, worker: int = 0, secrets: Iterable[str] = ()) -> None:
-        """`secrets` are kept out of what servers say."""
+    def __init__(
+        self, sink: RecordSink | None, *, worker: int = 0, secrets: Iterable[str] = (), keep: Events = "all"
+    ) -> None:
+        """`secrets` are kept out of what servers say; `keep` says whose token events are recorded."""
         self._sink = sink
         self._secrets = tuple(secrets)
         self._worker = worker
+        self._keep = keep
         self._columns: list[Any] = [[] if dtype == "str" else array("q") for dtype in REQUEST_COLUMNS.values()]
         self._event_counts = array("q")
         self._event_at_ns = array("q")
@@ -71,7 +75,8 @@ class Tables:
         }
         for column, value in zip(self._columns, row.values(), strict=True):
             column.append(value)
-        events = told.events
+        kept = self._keep == "all" or (self._keep == "sample" and sampled(flight.index))
+        events = told.events if kept else []
         self._event_counts.append(len(events))
         if events:
             at_ns, tokens = zip(*events, strict=True)
@@ -90,13 +95,15 @@ class Tables:
         return frame.sort_values("index", kind="stable", ignore_index=True)
 
     def events(self) -> pd.DataFrame:
-        """The event table, by request in schedule order and by time within it."""
-        index = np.repeat(
-            np.frombuffer(self._columns[0], dtype=np.int64), np.frombuffer(self._event_counts, dtype=np.int64)
-        )
+        """The event table, by request in schedule order and by time within it, whole microseconds from the first."""
+        counts = np.frombuffer(self._event_counts, dtype=np.int64)
+        index = np.repeat(np.frombuffer(self._columns[0], dtype=np.int64), counts)
+        at_ns = np.frombuffer(self._event_at_ns, dtype=np.int64)
+        starts = (np.cumsum(counts) - counts)[counts > 0]
+        first_ns = np.repeat(at_ns[starts], counts[counts > 0])
         values = {
             "index": index,
-            "at_ns": np.frombuffer(self._event_at_ns, dtype=np.int64),
+            "at_ns": at_ns - (at_ns - first_ns) % _EVENT_UNIT_NS,
             "tokens": np.frombuffer(self._event_tokens, dtype=np.int64),
         }
         order = np.argsort(index, kind="stable")

@@ -34,13 +34,17 @@ class Capabilities:
     """What a handful of requests showed of how a server takes requests.
 
     `format` is the asked one, less what the server refuses and can safely do without. `needs` says, in sentences that
-    name the option, what the user must choose first: it would change the work that is measured. `requests` were sent.
+    name the option, what the user must choose first: it would change the work that is measured. `unfit` says what
+    cannot be measured on it at all, `events_per_read` how many token events one read of the stream brought. `requests`
+    were sent.
     """
 
     format: RequestFormat
     salt: SaltSupport
     findings: tuple[Finding, ...]
     needs: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
+    events_per_read: float = 1.0
     requests: int = 0
 
     @property
@@ -56,5 +60,7 @@ def weakest(servers: Sequence[Capabilities]) -> Capabilities:
         salt=min((one.salt for one in servers), key=lambda salt: (salt.accepted, salt.proved)),
         findings=tuple(dict.fromkeys(finding for one in servers for finding in one.findings)),
         needs=tuple(dict.fromkeys(need for one in servers for need in one.needs)),
+        unfit=tuple(dict.fromkeys(fault for one in servers for fault in one.unfit)),
+        events_per_read=max(one.events_per_read for one in servers),
         requests=sum(one.requests for one in servers),
     )

@@ -14,7 +14,7 @@ import anyio
 from loadgen.errors import TargetUnfit, UsageError
 from loadgen.target.http import shown
 
-__all__ = ["check_command", "run_command"]
+__all__ = ["TIMEOUT_S", "check_command", "run_command"]
 
 TIMEOUT_S: Final = 900.0  # a restart that has not returned after this long hangs
 _TAIL_BYTES: Final = 4000

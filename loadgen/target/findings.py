@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.plan.types import RequestFormat
+from loadgen.plan.types import NS, RequestFormat
 from loadgen.send.openai import Answer as Reading
 from loadgen.target.capabilities import Finding
 from loadgen.target.salt import SaltSupport
 
-__all__ = ["IDS", "Seen", "Unasked", "judged"]
+__all__ = ["IDS", "Seen", "Unasked", "gathered", "judged"]
 
 IDS: Final = "token-id prompts"
 _NATURAL_COST: Final = "output lengths are the model's own: comparable only with runs of the same kind"
+_GATHERED_EVENTS: Final = 4  # in a read
+_GATHERED_SPAN: Final = 0.1  # of the wait for the first token
+_QUICK_S: Final = 0.02  # an answer that is whole after so long is simply quick
 _WORDS_CHARS: Final = 100
 _TEXT_COST: Final = "prompt lengths are approximate"
 
@@ -38,7 +41,7 @@ class Seen:
 
     form: RequestFormat  # of the request
     reading: Reading
-    reads: int
+    wait_s: float  # from the request to its first token
     input_tokens: int  # of a prompt of token ids
     output_tokens: int  # asked for
     refused: Mapping[str, str]
@@ -75,7 +78,29 @@ def _streams(seen: Seen) -> Finding:
             cost="TTFT is E2E and there is no TPOT: bound e2e only",
         )
     end = "with" if reading.done else "without"
-    return Finding(feature="streams", found=f"yes: {len(reading.events)} events in {seen.reads} reads, {end} [DONE]")
+    found = f"{len(reading.events)} events in {reading.token_reads} reads, {end} [DONE]"
+    if fault := gathered(seen):
+        return Finding(feature="streams", found=found, instead="bound e2e only", cost=fault)
+    return Finding(feature="streams", found=f"yes: {found}")
+
+
+def gathered(seen: Seen) -> str:
+    """Why the stream's instants are not those of its tokens; empty if they may be.
+
+    What a server writes token by token comes in about as many reads, spread over the time that it takes. An answer that
+    is all there at once may also be a very quick one.
+    """
+    reading = seen.reading
+    events, reads = len(reading.events), reading.token_reads
+    span_s = (reading.last_token_ns - reading.first_token_ns) / NS
+    if not reading.stream or events < _GATHERED_EVENTS * max(reads, 1) or seen.wait_s < _QUICK_S:
+        return ""
+    if span_s > _GATHERED_SPAN * seen.wait_s:
+        return ""
+    return (
+        f"something between gathers the stream: {events} events came in {reads} reads within {span_s * 1e3:.0f} ms, "
+        f"{seen.wait_s * 1e3:.0f} ms after the request; TTFT and TPOT cannot be told (nginx: proxy_buffering off)"
+    )
 
 
 def _usage(seen: Seen) -> Finding:

@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,18 +19,22 @@ import anyio
 import httpx
 import orjson
 
-from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.errors import ClientLimited, TargetUnreachable, UsageError
 from loadgen.redact import redacted, secrets_of
-from loadgen.send.address import UNIX, socket_path
+from loadgen.send.address import UNIX, exhausted, socket_path
 
-__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "shown"]
+__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left", "shown"]
 
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
+_ALWAYS: Final = "/v1/models"  # whatever its status, a server that is there answers it
 _OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
 class Unreachable(TargetUnreachable):
-    """A request that got no HTTP answer. `why` says how; only `refused`, `timeout` and `lost` may pass by waiting."""
+    """A request that got no HTTP answer, and not for want of ports or descriptors on this machine.
+
+    `why` says how; only `refused`, `timeout` and `lost` may pass by waiting.
+    """
 
     def __init__(self, message: str, why: Literal["refused", "dns", "timeout", "tls", "lost", "protocol"]) -> None:
         super().__init__(message)
@@ -50,7 +53,6 @@ class Answer:
     location: str = ""
     retry_after: str = ""
     date: str = ""  # the server's clock
-    reads: tuple[tuple[int, int], ...] = ()  # monotonic ns of each read, and how much of the body there was then
     secrets: tuple[str, ...] = field(default=(), repr=False)  # sent with the request, and kept out of `excerpt`
 
     def json(self) -> Any:
@@ -135,7 +137,7 @@ class Http:
         await self._client.aclose()
 
     async def get(self, path: str, *, timeout_s: float | None = None, limit: int = BODY_LIMIT) -> Answer:
-        """GET a path under the base. Raises `Unreachable`."""
+        """GET a path under the base. Raises `Unreachable`, and `ClientLimited` as all requests do."""
         return await self._request("GET", path, None, timeout_s, limit)
 
     async def head(self, path: str) -> Answer:
@@ -145,6 +147,17 @@ class Http:
     async def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Answer:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
+
+    async def optional(self, path: str, *, timeout_s: float | None = None) -> Answer | None:
+        """GET a page that not every server has; `None` where that page alone gets no answer.
+
+        Raises `Unreachable` where the server answers nothing else either: a server that is gone has not lost a page.
+        """
+        try:
+            return await self.get(path, timeout_s=timeout_s)
+        except Unreachable:
+            await self.get(_ALWAYS)
+            return None
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
@@ -156,7 +169,6 @@ class Http:
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         kept, truncated = bytearray(), False
-        reads: list[tuple[int, int]] = []
         try:
             # httpx bounds each read, so that a server which trickles could hold us for ever: bound the whole as well
             with anyio.fail_after(timeout):
@@ -165,13 +177,14 @@ class Http:
                 ) as response:
                     async for chunk in response.aiter_bytes():
                         kept += chunk
-                        reads.append((time.monotonic_ns(), len(kept)))
                         if len(kept) > limit:
                             truncated = True
                             break
         except TimeoutError:
             raise _timed_out(self.base, "no whole answer", timeout) from None
         except httpx.HTTPError as error:
+            if any(exhausted(cause) for cause in _causes(error)):
+                raise ClientLimited(no_connection_left(self.base)) from None
             raise _unreachable(self.base, error, timeout) from None
         except httpx.InvalidURL:
             raise UsageError(f"target {shown(url)} is not a URL; write http://HOST:PORT") from None
@@ -179,8 +192,17 @@ class Http:
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
             retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
-            reads=tuple(reads), secrets=secrets_of(self.headers),
+            secrets=secrets_of(self.headers),
         )  # fmt: skip
+
+
+def no_connection_left(base: str) -> str:
+    """What to say where this machine, not the server, refused a connection."""
+    return (
+        f"this machine has no port or file descriptor left for a connection to {base}: close other programs' "
+        "connections or wait a minute (closed ones hold their ports so long), raise ulimit -n, widen "
+        "net.ipv4.ip_local_port_range"
+    )
 
 
 def base_url(text: str) -> str:

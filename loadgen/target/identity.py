@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from loadgen.target.http import Http, Unreachable, shown
+from loadgen.target.http import Answer, Http, shown
 from loadgen.target.metrics import Scrape, scrape
 
 __all__ = ["changed", "environment", "identify", "version"]
@@ -35,11 +35,15 @@ _NCCL: Final = re.compile(r"nvidia-nccl-cu\d+==(\S+)")
 _ENVIRONMENT_CHARS: Final = 4000  # a topology matrix of 8 cards is 1,500
 _INFO_TIMEOUT_S: Final = 60.0  # the first answer of vLLM's page waits for other programs that it asks
 _STARTED, _VERSION, _MIXED, _SEVERAL = "started", "version", "mixed", "several"
+_BLOCKS, _BLOCKS_OFF = "cache.num_gpu_blocks", 0.02  # what memory profiling finds differs from start to start
 _VIEWS: Final = 3  # new connections: round robin shows two servers for certain, chance in three cases of four
 
 
 async def identify(http: Http, model: str) -> dict[str, str]:
-    """The facts of one server, without the URL's number; what it does not tell is left out."""
+    """The facts of one server, without the URL's number; what it does not tell is left out.
+
+    Raises `Unreachable` where it does not answer: a server that is gone must not pass for one that tells nothing.
+    """
     facts = {"url": http.base, "model": model}
     card = next((card for card in await _cards(http) if card.get("id") == model), {})
     for name in ("root", "max_model_len"):
@@ -70,13 +74,16 @@ async def identify(http: Http, model: str) -> dict[str, str]:
 
 
 async def version(http: Http) -> str:
-    """The server's version; empty if it does not tell."""
+    """The server's version; empty if it does not tell. Raises `Unreachable`."""
     told = (await _json(http, "/version")).get("version")
     return "" if told is None else shown(str(told))
 
 
 async def environment(http: Http) -> dict[str, str]:
-    """The server's machine and libraries as it tells of them itself, `env.` before each name; empty if it does not."""
+    """The server's machine and libraries as it tells of them itself, `env.` before each name; empty if it does not.
+
+    Raises `Unreachable`.
+    """
     told = (await _info(http)).get("system_env")
     if not isinstance(told, dict):
         return {}
@@ -89,8 +96,9 @@ async def environment(http: Http) -> dict[str, str]:
 def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: bool = False) -> str:
     """What differs between two identities, in words; empty if nothing does.
 
-    With `restarted` another process is no difference. Different versions behind one URL are one, even if both
-    identities tell of the same.
+    With `restarted` another process is no difference, nor is a cache that came out a little larger or smaller. A URL
+    never is: it is where the user said, or where an emulator of our own happens to listen. Different versions behind
+    one URL are one, even if both identities tell of the same.
     """
     said: list[str] = []
     for key in sorted(before.keys() | after.keys()):
@@ -100,17 +108,27 @@ def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: b
         where = before.get(f"{number}.url", after.get(f"{number}.url", f"target {number}"))
         if name == _MIXED:
             said.append(f"{where}: {mixed}")
-        elif old == new or name == _SEVERAL or (name == _VERSION and mixed is not None):
+        elif old == new or name in ("url", _SEVERAL) or (name == _VERSION and mixed is not None):
             continue
         elif name == _STARTED:
             several = f"{number}.{_SEVERAL}" in before.keys() | after.keys()
             if not restarted and not several:
                 said.append(f"{where}: {_restart(old, new)}")
+        elif restarted and name == _BLOCKS and _near(old, new):
+            continue
         elif old is None or new is None:
             said.append(f"{where}: {name} {'appeared' if old is None else 'is no longer told'} ({new or old})")
         else:
             said.append(f"{where}: {name} was {old}, is {new}")
     return "; ".join(said)
+
+
+def _near(old: str | None, new: str | None) -> bool:
+    try:
+        before, after = float(old or ""), float(new or "")
+    except ValueError:
+        return False
+    return abs(after - before) <= _BLOCKS_OFF * before
 
 
 def _restart(old: str | None, new: str | None) -> str:
@@ -134,14 +152,14 @@ async def _info(http: Http) -> dict[str, Any]:
 
 async def _json(http: Http, path: str, *, timeout_s: float | None = None) -> dict[str, Any]:
     """The JSON object at a path, or an empty one."""
-    try:
-        answer = await http.get(path, timeout_s=timeout_s)
-    except Unreachable:
-        return {}
-    parsed = answer.json() if answer.status == 200 else None
+    return _object(await http.optional(path, timeout_s=timeout_s))
+
+
+def _object(answer: Answer | None) -> dict[str, Any]:
+    parsed = answer.json() if answer is not None and answer.status == 200 else None
     return parsed if isinstance(parsed, dict) else {}
 
 
 async def _cards(http: Http) -> list[dict[str, Any]]:
-    data = (await _json(http, "/v1/models")).get("data")
+    data = _object(await http.get("/v1/models")).get("data")
     return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.target.http import Http, Unreachable
+from loadgen.target.http import Http
 
 __all__ = ["Scrape", "parse", "scrape"]
 
@@ -66,11 +66,11 @@ def parse(text: str) -> Scrape | None:
 
 
 async def scrape(http: Http) -> Scrape | None:
-    """Read /metrics once; `None` where it is absent, behind a key, too long, not an exposition or out of reach."""
-    try:
-        answer = await http.get("/metrics")
-    except Unreachable:
-        return None
-    if answer.status != 200 or answer.truncated or answer.is_html:
+    """Read /metrics once; `None` where it is absent, behind a key, too long or not an exposition.
+
+    Raises `Unreachable` where the server answers nothing at all.
+    """
+    answer = await http.optional("/metrics")
+    if answer is None or answer.status != 200 or answer.truncated or answer.is_html:
         return None
     return parse(answer.body.decode(errors="replace"))

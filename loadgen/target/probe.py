@@ -24,19 +24,21 @@ import numpy as np
 
 from loadgen.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
+from loadgen.send.api import Endpoint
 from loadgen.send.openai import Answer as Reading
-from loadgen.send.openai import read_answer
 from loadgen.target.capabilities import Capabilities
-from loadgen.target.findings import Seen, Unasked, judged
+from loadgen.target.findings import Seen, Unasked, gathered, judged
+from loadgen.target.generating import Generated, Generator, generator
 from loadgen.target.http import Answer, Http
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.salt import Lookup, SaltSupport, judge_salt
 
-__all__ = ["NoEndpoint", "Probe", "timed_request", "warmup_body"]
+__all__ = ["PROBE_REQUESTS", "PROBE_TIMEOUT_S", "NoEndpoint", "Probe", "timed_request", "warmup_body"]
 
 DEFAULT_BLOCK_TOKENS: Final = 16
 OUTPUT_TOKENS: Final = 16
 PROBE_TIMEOUT_S: Final = 60.0
+PROBE_REQUESTS: Final = 10  # at most
 _SPECIAL_TOKENS: Final = 8  # a server may put so many of its own before a prompt
 _REFUSALS: Final = (400, 422, 500, 501)  # a 500 may be what becomes of a member that a server does not expect
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
@@ -79,13 +81,11 @@ class Probe:
     """Asks one server; `run` once."""
 
     http: Http
-    path: str
-    model: str
+    endpoint: Endpoint  # of this server alone
     form: RequestFormat
-    extras: Mapping[str, Any] = field(default_factory=dict)
     max_model_len: int | None = None
     ask: Unasked = field(default_factory=Unasked)
-    sent: int = 0
+    _generator: Generator = field(init=False)
     _refused: dict[str, str] = field(default_factory=dict)  # feature → the server's words
     _salt: SaltSupport = field(default_factory=lambda: SaltSupport(proof="untried", text="not needed"))
     _length: int = 0
@@ -93,15 +93,19 @@ class Probe:
     _before: Scrape | None = None
 
     async def run(self) -> Capabilities:
-        """Ask. Raises `TargetUnfit` for a server that no option helps with, and `TargetUnreachable`."""
+        """Ask. Raises `TargetUnfit` for a server that no option helps with, `TargetUnreachable`, `ClientLimited`."""
+        async with generator(self.endpoint, proxied=self.http.proxied) as self._generator:
+            return await self._run()
+
+    async def _run(self) -> Capabilities:
         self._before = await scrape(self.http) if self.ask.salt else None
         settings = self._before.labels("vllm:cache_config_info") if self._before is not None else {}
         block = int(settings["block_size"]) if settings.get("block_size", "").isdecimal() else DEFAULT_BLOCK_TOKENS
         self._length = max(1, min(max(256, 4 * block), (self.max_model_len or 4096) - OUTPUT_TOKENS))
         self._continuous = self.ask.continuous and self.form.usage
         body, answer = await self._post(self.form, salt=self.ask.salt)
-        if answer.status != 200:
-            body, answer = await self._narrow(answer)
+        if answer.answer.status != 200:
+            body, answer = await self._narrow(answer.answer)
         reading = self._read(answer)
         if self.form.prompt == "ids" and reading.input_tokens > self._length + _SPECIAL_TOKENS:
             self._refused["ids"] = f"{reading.input_tokens} prompt tokens reported for {self._length} ids"
@@ -113,7 +117,7 @@ class Probe:
         seen = Seen(
             form=self.form,
             reading=reading,
-            reads=len(answer.reads),
+            wait_s=answer.wait_s,
             input_tokens=self._length,
             output_tokens=OUTPUT_TOKENS,
             refused=self._refused,
@@ -122,10 +126,22 @@ class Probe:
             ask=self.ask,
         )
         findings, needs = judged(seen)
-        return Capabilities(format=self.form, salt=self._salt, findings=findings, needs=needs, requests=self.sent)
+        return Capabilities(
+            format=self.form,
+            salt=self._salt,
+            findings=findings,
+            needs=needs,
+            unfit=(gathered(seen),) if gathered(seen) else (),
+            events_per_read=len(reading.events) / max(reading.token_reads, 1) if reading.stream else 1.0,
+            requests=self._generator.sent,
+        )
 
-    async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Answer]:
-        body = {**self.extras, **warmup_body(self.model, form, self._length, OUTPUT_TOKENS), "stream": form.stream}
+    async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Generated]:
+        body = {
+            **self.endpoint.extras,
+            **warmup_body(self.endpoint.model, form, self._length, OUTPUT_TOKENS),
+            "stream": form.stream,
+        }
         if form.stream and form.usage:
             body["stream_options"] = {"include_usage": True}
             if self._continuous:
@@ -134,11 +150,11 @@ class Probe:
             body["cache_salt"] = secrets.token_hex(8)
         return body, await self._again(body)
 
-    async def _again(self, body: Mapping[str, Any]) -> Answer:
+    async def _again(self, body: Mapping[str, Any]) -> Generated:
         """Raises where no other shape of request would help."""
-        self.sent += 1
-        answer = await self.http.post(self.path, body, timeout_s=PROBE_TIMEOUT_S)
-        where = f"{self.http.base}: {self.path}"
+        came = await self._generator.post(body, output_tokens=OUTPUT_TOKENS, timeout_s=PROBE_TIMEOUT_S)
+        answer, path = came.answer, self.endpoint.path
+        where = f"{self.http.base}: {path}"
         if answer.status in (429, 503):
             later = f", Retry-After {answer.retry_after}" if answer.retry_after else ""
             remedy = "it is at its limit before any load: wait, or have the limit raised"
@@ -147,23 +163,23 @@ class Probe:
             raise NoEndpoint(f"{where} is not there ({answer.status}: {answer.excerpt})")
         if answer.status != 200 and answer.status not in _REFUSALS:
             raise TargetUnfit(f"{where} answers {answer.status}: {answer.excerpt}")
-        return answer
+        return came
 
-    async def _narrow(self, refusal: Answer) -> tuple[dict[str, Any], Answer]:
+    async def _narrow(self, refusal: Answer) -> tuple[dict[str, Any], Generated]:
         """From the barest request up to all that is taken; `self.form` becomes that."""
         self._continuous = False
         asked, form = self.form, replace(self.form, prompt="text", stop="natural", usage=False)
         body, answer = await self._post(form)
-        if answer.status != 200:
-            self._refused["limit"] = answer.excerpt
+        if answer.answer.status != 200:
+            self._refused["limit"] = answer.answer.excerpt
             form = replace(form, limit_field="max_completion_tokens")
             body, answer = await self._post(form)
-        if answer.status != 200 and form.temperature != 1:
-            self._refused["temperature"] = answer.excerpt
+        if answer.answer.status != 200 and form.temperature != 1:
+            self._refused["temperature"] = answer.answer.excerpt
             form = replace(form, temperature=1.0)
             body, answer = await self._post(form)
-        if answer.status != 200:
-            raise TargetUnfit(f"{self.http.base}: {self.path} answers {refusal.status}: {refusal.excerpt}")
+        if answer.answer.status != 200:
+            raise TargetUnfit(f"{self.http.base}: {self.endpoint.path} answers {refusal.status}: {refusal.excerpt}")
         for feature, change in (
             ("usage", {"usage": asked.usage}),
             ("ids", {"prompt": asked.prompt}),
@@ -173,33 +189,26 @@ class Probe:
             if trial == form:
                 continue
             tried, said = await self._post(trial)
-            if said.status == 200:
+            if said.answer.status == 200:
                 form, body, answer = trial, tried, said
             else:
-                self._refused[feature] = said.excerpt
+                self._refused[feature] = said.answer.excerpt
         if self.ask.salt:
             self._before = await scrape(self.http)
             tried, said = await self._post(form, salt=True)
-            if said.status == 200:
+            if said.answer.status == 200:
                 body, answer = tried, said
             else:
-                self._salt = SaltSupport(proof="refused", text=f"refused: {said.excerpt}")
+                self._salt = SaltSupport(proof="refused", text=f"refused: {said.answer.excerpt}")
         self.form = form
         return body, answer
 
-    def _read(self, answer: Answer) -> Reading:
-        parts, stamps, begin = [], [], 0
-        for at_ns, end in answer.reads:
-            parts.append(answer.body[begin:end])
-            stamps.append(at_ns)
-            begin = end
-        reading = read_answer(
-            parts or [b""], stamps or [0], content_type=answer.content_type, complete=True, limit_tokens=OUTPUT_TOKENS
-        )
-        fault = reading.bad or reading.error or ("" if reading.events else "an answer without tokens")
-        if fault:
-            raise TargetUnfit(f"{self.http.base}: {self.path} answers 200, but not as OpenAI's API does: {fault}")
-        return reading
+    def _read(self, came: Generated) -> Reading:
+        """The answer of a 200, which the load has to be able to count as ok."""
+        if came.outcome != "ok" or came.reading is None:
+            where = f"{self.http.base}: {self.endpoint.path} answers 200, but not as OpenAI's API does"
+            raise TargetUnfit(f"{where}: {came.fault} (a run counts it as {came.outcome})")
+        return came.reading
 
     async def _prove_salt(self, body: Mapping[str, Any], reading: Reading, settings: Mapping[str, str]) -> SaltSupport:
         """Send the same prompt under its salt and under another, and watch the prefix cache's hits."""

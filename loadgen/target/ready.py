@@ -22,6 +22,7 @@ Progress = Callable[[str], None]
 _WORTH_WAITING: Final = ("refused", "timeout", "lost")
 _STARTING: Final = (502, 503, 504)
 _POLL_S: Final = 0.5
+_NO_LIST: Final = (401, 403, 404, 405, 501)
 _LISTED: Final = 10  # models named in a message
 
 
@@ -75,12 +76,20 @@ async def _lists_models(http: Http) -> bool:
 
 
 def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
-    """The model's card in the answer of /v1/models. Raises `TargetUnfit`."""
+    """The model's card in the answer of /v1/models. Raises `TargetUnfit`.
+
+    A name that the user gave needs no list (a hosted API may have none, or show it to nobody): it is denied only by a
+    list that has others.
+    """
+    if model is not None and answer.status in _NO_LIST:
+        return ModelCard(name=model, max_model_len=None)
     cards = _cards(base, answer)
     names = [str(card["id"]) for card in cards]
     listed = ", ".join(shown(name, 80) for name in names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    if not names and model is not None:
+        return ModelCard(name=model, max_model_len=None)
     if not names:
-        raise TargetUnfit(f"{base}: /v1/models lists no model")
+        raise TargetUnfit(f"{base}: /v1/models lists no model; name the one to load with --model")
     if model is None and len(names) > 1:
         raise TargetUnfit(f"{base} serves several models: {listed}; choose one with --model")
     if model is not None and model not in names:
@@ -102,7 +111,8 @@ def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
         raise TargetUnfit(f"{base}: /v1/models redirects to {shown(answer.location)}; give that server's URL")
     if answer.status == 404:
         raise TargetUnfit(
-            f"{base}: there is no /v1/models (404); is the path right, is this an OpenAI-compatible server?"
+            f"{base}: there is no /v1/models (404); is the path right, is this an OpenAI-compatible server? "
+            "If it only has no list of models, name one with --model"
         )
     if answer.status != 200:
         raise TargetUnfit(f"{base}: /v1/models answers {answer.status}: {answer.excerpt}")

@@ -30,6 +30,7 @@ import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadgen.send.address import exhausted
 from loadgen.target.http import Tls, shown
 
 __all__ = ["SMI_FIELDS", "main", "read_page"]
@@ -175,6 +176,8 @@ def _page(client: httpx.Client, url: str, wanted: re.Pattern[bytes]) -> list[Row
     except httpx.TimeoutException:
         raise _Failed(f"no answer within {SCRAPE_TIMEOUT_S:g} s") from None
     except httpx.HTTPError as error:
+        if exhausted(error):
+            raise _Failed("this machine had no port or file descriptor left to ask by") from None
         raise _Failed(f"out of reach ({type(error).__name__})") from None
     return read_page(bytes(body), wanted)
 

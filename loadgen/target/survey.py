@@ -29,10 +29,14 @@ _TEXT: Final = "The quick brown fox jumps over the lazy dog."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The table's rows, and what to do about them. `options` must be set for this server before it is loaded."""
+    """The table's rows, and what to do about them. `options` must be set for this server before it is loaded.
+
+    `unfit` says what cannot be measured on it with any of them.
+    """
 
     findings: tuple[Finding, ...]
     options: tuple[str, ...]
+    unfit: tuple[str, ...]
     format: RequestFormat
     generating: int  # requests that generate
     others: int
@@ -80,9 +84,10 @@ async def survey(
     return Survey(
         findings=tuple(rows),
         options=(*options, *found.needs),
+        unfit=found.unfit,
         format=found.format,
         generating=generating,
-        others=sum(http.sent for http in target.https) - generating,
+        others=sum(http.sent for http in target.https),
     )
 
 
@@ -150,6 +155,9 @@ async def _reset(http: Http, *, allow: bool) -> Finding:
     except Unreachable as error:
         return Finding(feature=feature, found=str(error))
     parsed = answer.json()
+    if answer.status in (400, 409, 429, 503):
+        found = f"there, and busy now ({answer.status}: {answer.excerpt or 'nothing'})"
+        return Finding(feature=feature, found=found, instead="tried again for a minute before each run")
     if answer.status != 200:
         return missing
     if isinstance(parsed, dict) and parsed.get("success") is True:

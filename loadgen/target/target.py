@@ -7,14 +7,15 @@ before and after a run it is asked who it is. Nothing here runs while load is on
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
 
-from loadgen.errors import TargetUnfit, UsageError
+from loadgen.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
 from loadgen.target.capabilities import Capabilities, weakest
@@ -28,9 +29,16 @@ from loadgen.target.probe import Probe, timed_request, warmup_body
 from loadgen.target.ready import Progress, wait_ready
 from loadgen.target.tokenizer import Untold, exact_text
 
-__all__ = ["Idle", "Target", "open_target"]
+__all__ = ["IDLE_WAIT_S", "PATIENCE_S", "RESET_S", "WARM_TIMEOUT_S", "Idle", "Target", "open_target"]
+
+T = TypeVar("T")
 
 EMULATOR_MARK: Final = "loadgen-emulator"  # in the version of every emulated server, and in no other
+PATIENCE_S: Final = 60.0
+IDLE_WAIT_S: Final = 60.0
+RESET_S: Final = 60.0
+WARM_TIMEOUT_S: Final = 120.0
+_BUSY: Final = (400, 409, 429, 503)  # to a reset: what servers say while blocks of the cache are still in use
 PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
@@ -41,6 +49,7 @@ class Idle:
     idle: bool | None
     waited_s: float
     text: str
+    busy: float = 0.0  # requests that ran or waited when it was first looked at: they had to be waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +80,15 @@ class Target:
         )
 
     async def identity(self) -> dict[str, str]:
-        """Who the servers are now: flat, strings, keys `N.name` for the N-th URL; compare with `identity.changed`."""
+        """Who the servers are now: flat, strings, keys `N.name` for the N-th URL; compare with `identity.changed`.
+
+        A server that is only too busy to answer in time, as after an overload, is asked for `PATIENCE_S`. Raises
+        `Unreachable`.
+        """
         facts: dict[str, str] = {}
         for number, http in enumerate(self.https):
-            facts |= {f"{number}.{name}": value for name, value in (await identify(http, self.model)).items()}
+            found = await _patiently(partial(identify, http, self.model))
+            facts |= {f"{number}.{name}": value for name, value in found.items()}
         return facts
 
     async def environment(self) -> dict[str, str]:
@@ -85,21 +99,10 @@ class Target:
             facts |= {f"{number}.{name}": value for name, value in found.items()}
         return facts
 
-    async def alive(self, timeout_s: float = 2.0) -> bool:
-        """Whether every server still answers."""
-        for http in self.https:
-            try:
-                answer = await http.get("/health", timeout_s=timeout_s)
-            except Unreachable:
-                return False
-            if answer.status >= 500:
-                return False
-        return True
-
-    async def wait_idle(self, timeout_s: float = 60.0) -> Idle:
+    async def wait_idle(self, timeout_s: float = IDLE_WAIT_S) -> Idle:
         """Wait until no server runs or holds a request; says so if that cannot be seen. Raises `TargetUnreachable`."""
         began_s = anyio.current_time()
-        pause_s = 0.02
+        pause_s, first = 0.02, None
         while True:
             outstanding = [await _outstanding(http) for http in self.https]
             waited_s = anyio.current_time() - began_s
@@ -108,11 +111,12 @@ class Target:
                 return Idle(
                     idle=None, waited_s=waited_s, text="idle not observable: neither /metrics nor /load tells it"
                 )
+            first = sum(known) if first is None else first
             if sum(known) == 0:
-                return Idle(idle=True, waited_s=waited_s, text=f"idle after {waited_s:.1f} s")
+                return Idle(idle=True, waited_s=waited_s, text=f"idle after {waited_s:.1f} s", busy=first)
             if waited_s + pause_s > timeout_s:
                 text = f"not idle after {waited_s:.0f} s: {sum(known):.0f} requests running or waiting"
-                return Idle(idle=False, waited_s=waited_s, text=text)
+                return Idle(idle=False, waited_s=waited_s, text=text, busy=first)
             await anyio.sleep(pause_s)
             pause_s = min(1.0, pause_s * 1.5)
 
@@ -123,7 +127,7 @@ class Target:
         request_format: RequestFormat | None = None,
         *,
         concurrency: int = 1,
-        timeout_s: float = 120.0,
+        timeout_s: float = WARM_TIMEOUT_S,
     ) -> list[float]:
         """Send `n` requests whose prompts no run uses; their E2E in seconds, in order of their sending.
 
@@ -144,7 +148,7 @@ class Target:
             async with anyio.create_task_group() as group:
                 for number in range(n):
                     group.start_soon(one, number)
-        except* (TargetUnfit, Unreachable) as faults:
+        except* (ClientLimited, TargetUnfit, Unreachable) as faults:
             raise _first(faults) from None
         return e2e_s
 
@@ -163,10 +167,8 @@ class Target:
         for http in self.https:
             probe = Probe(
                 http=http,
-                path=PATHS[form.endpoint],
-                model=self.model,
+                endpoint=replace(self.endpoint(form, extras), urls=(http.base,)),
                 form=form,
-                extras=extras or {},
                 max_model_len=self.max_model_len,
                 ask=ask or Unasked(),
             )
@@ -176,8 +178,14 @@ class Target:
 
     async def started(self) -> dict[str, float | None]:
         """URL → when the server's process started, Unix seconds; `None` where it does not tell, or is not there."""
-        readings = {http.base: await scrape(http) for http in self.https}
-        return {url: None if reading is None else reading.started for url, reading in readings.items()}
+        found: dict[str, float | None] = {}
+        for http in self.https:
+            try:
+                reading = await scrape(http)
+            except Unreachable:  # it is being restarted
+                reading = None
+            found[http.base] = None if reading is None else reading.started
+        return found
 
     async def wait_ready(self, timeout_s: float, progress: Progress | None = None) -> None:
         """Wait until every server serves the model (again). Raises `TargetUnreachable` or `TargetUnfit`."""
@@ -195,34 +203,35 @@ class Target:
         beyond = f"{text.overhead_tokens} tokens of each are the chat template's or special"
         return replace(form, text=text), f"text prompts are exact by the server's tokenizer; {beyond}"
 
-    async def reset_cache(self, *, timeout_s: float = 60.0) -> None:
-        """Empty the prefix caches, an external one too, and read whether they were; retries while requests still run.
+    async def reset_cache(self, *, timeout_s: float = RESET_S) -> None:
+        """Empty the prefix caches, an external one too, and read whether they were.
 
-        Raises `TargetUnfit`.
+        Tries again where a server says that it is busy. Raises `TargetUnfit`.
         """
         for http in self.https:
             await self._reset_one(http, timeout_s)
 
     async def _reset_one(self, http: Http, timeout_s: float) -> None:
-        began_s = anyio.current_time()
+        began_s, pause_s = anyio.current_time(), 0.1
         while True:
             answer = await http.post("/reset_prefix_cache?reset_external=true")
             if answer.status in (404, 405):
                 remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1, or use the salt policy"
                 raise TargetUnfit(f"{http.base}: there is no /reset_prefix_cache ({answer.status}); {remedy}")
             parsed = answer.json()
-            if answer.status != 200:
+            if answer.status != 200 and answer.status not in _BUSY:
                 raise TargetUnfit(f"{http.base}: /reset_prefix_cache answers {answer.status}: {answer.excerpt}")
             # old servers answer 200 with nothing; only an explicit success is one
-            if isinstance(parsed, dict) and parsed.get("success") is True:
+            if answer.status == 200 and isinstance(parsed, dict) and parsed.get("success") is True:
                 return
             left_s = timeout_s - (anyio.current_time() - began_s)
             if left_s <= 0:
-                said = answer.excerpt or "an empty answer"
+                said = f"it answers {answer.status}: {answer.excerpt or 'nothing'}"
                 raise TargetUnfit(f"{http.base}: the prefix cache was not reset within {timeout_s:g} s ({said})")
             idle = await self.wait_idle(left_s)
             if idle.idle is not False:
-                await anyio.sleep(min(0.1, left_s))
+                await anyio.sleep(min(pause_s, left_s))
+                pause_s = min(1.5 * pause_s, 1.0)
 
 
 @asynccontextmanager
@@ -299,12 +308,22 @@ async def _outstanding(http: Http) -> float | None:
     reading: Scrape | None = await scrape(http)
     if reading is not None and reading.outstanding is not None:
         return reading.outstanding
-    answer = await http.get("/load")
-    parsed = answer.json() if answer.status == 200 else None
+    answer = await http.optional("/load")
+    parsed = answer.json() if answer is not None and answer.status == 200 else None
     load = parsed.get("server_load") if isinstance(parsed, dict) else None
     return float(load) if isinstance(load, int | float) else None
 
 
-def _first(group: BaseExceptionGroup[TargetUnfit | Unreachable]) -> TargetUnfit | Unreachable:
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    began_s = anyio.current_time()
+    while True:
+        try:
+            return await ask()
+        except Unreachable as error:
+            if error.why != "timeout" or anyio.current_time() - began_s > PATIENCE_S:
+                raise
+
+
+def _first(group: BaseExceptionGroup[LoadgenError]) -> LoadgenError:
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -162,8 +162,8 @@ async def test_a_target_that_is_slower_than_at_first_is_waited_for_and_then_told
         assert pace.answers == 9
         pace.delays, between.health_wait_s = [0.3], 0.0
         odd = await between.settle()
-        assert odd.startswith("the idle target answers a small request after 3")
-        assert odd.endswith("something else is at work there")
+        assert odd.startswith("the idle target answered a small request after 3")
+        assert odd.endswith("something else was at work")
         assert "idle not observable" in between.unseen
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 from loadgen.cli import main
+from loadgen.record.events import read_events
 
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 SHORT = [
@@ -143,7 +144,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
     assert code in (0, 4), err  # a busy machine may make the client late; then it says so
     line = json.loads(out)
     requests = pd.read_parquet(next(Path("r").rglob("requests.parquet")))
-    events = pd.read_parquet(next(Path("r").rglob("events.parquet")))
+    events = read_events(next(Path("r").rglob("events.parquet")).parent)
     done = requests[requests["outcome"] == "ok"]
     assert line["verdict"]["outcomes"].get("ok", 0) == line["verdict"]["cohort"] >= 60
     assert (done["input_tokens"] == 16).all()
@@ -151,6 +152,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
     assert (done["scheduled_ns"] <= done["sent_ns"]).all()
     assert (done["sent_ns"] < done["first_token_ns"]).all()
     assert set(events["index"]) == set(done["index"])
+    assert len(events) == requests["token_events"].sum()
     for path in Path("r").rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path

@@ -13,6 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from loadgen.record.events import read_events
+
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
 SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
@@ -48,21 +50,70 @@ def test_the_same_seed_gives_the_same_answer_and_another_gives_other_schedules(l
     assert [line["verdict"] for line in one] == [line["verdict"] for line in two]
 
 
-def test_a_table_runs_every_replicate_to_the_end_and_searches_nothing(loadgen: Any, tmp_path: Path) -> None:
-    done = loadgen("sweep", *SURE, "--rate", "2,14", "--runs", "2", "--out", "r")
-    lines = [line for line in ledger(tmp_path / "r") if line["run"]["kind"] == "search"]
-    assert [(line["run"]["rate"], line["verdict"]["status"]) for line in lines] == [(2, "PASS")] * 2 + [
-        (14, "FAIL")
-    ] * 2
+def test_virtual_time_keeps_token_events_only_where_they_are_asked_for(loadgen: Any, tmp_path: Path) -> None:
+    asked = ["run", "--target", "virtual:llama8b-80gb", "--rate", "4", "--window", "120s", "--slo", "e2e<=60s"]
+    for name, option in (("default", []), ("all", ["--events", "all"]), ("sample", ["--events", "sample"])):
+        loadgen(*asked, *option, "--out", name)
+    lines = [ledger(tmp_path / name)[0]["verdict"] for name in ("default", "all", "sample")]
+    assert lines[0] == lines[1] == lines[2]
+    kept = {name: next((tmp_path / name).rglob("run.json")).parent for name in ("default", "all", "sample")}
+    assert not (kept["default"] / "events.parquet").exists()
+    requests = pd.read_parquet(kept["all"] / "requests.parquet")
+    assert len(read_events(kept["all"])) == requests["token_events"].sum() > 50_000
+    assert len(read_events(kept["sample"])) < 0.15 * requests["token_events"].sum()
+    assert "passes" in loadgen("emulate", "llama8b-80gb", "--fit", "all").stdout
+    for name, said in (("default", "kept no token events"), ("sample", "token events were kept")):
+        refused = loadgen("emulate", "llama8b-80gb", "--fit", name, code=2).stderr.splitlines()
+        assert len(refused) == 1
+        assert said in refused[0]
+        assert "measure again with --events all" in refused[0]
+
+
+@pytest.mark.parametrize(("more", "failures"), [([], 1), (["--all-runs"], 2)])
+def test_a_table_searches_nothing_and_ends_a_rate_at_its_first_failure_unless_asked(
+    loadgen: Any, tmp_path: Path, more: list[str], failures: int
+) -> None:
+    done = loadgen("sweep", *SURE, "--rate", "2,14", "--runs", "2", *more, "--out", "r")
+    lines = [line for line in ledger(tmp_path / "r") if line["run"]["kind"] != "sentinel"]
+    assert {line["run"]["kind"] for line in lines} == {"explore"}
+    assert [(line["run"]["rate"], line["verdict"]["status"]) for line in lines] == [
+        *[(2, "PASS")] * 2, *[(14, "FAIL")] * failures,
+    ]  # fmt: skip
     assert not any(line["verdict"]["attainment_is_bound"] for line in lines)
     assert "TABULATED: 2 requests/s is the largest tested rate that passed" in done.stdout
 
 
-@pytest.mark.parametrize(("rate", "require", "code"), [("2..2.5", "2.2", 0), ("2..14", "13", 1), ("13..14", "13.5", 1)])
+@pytest.mark.parametrize(
+    ("rate", "require", "code"),
+    [("2..2.5", "2.2", 0), ("2..14", "13", 1), ("13..14", "13.5", 1), ("2", "2", 0), ("14", "14", 1), ("2,14", "2", 0)],
+)
 def test_a_requirement_is_met_refuted_or_unknown(
     loadgen: Any, tmp_path: Path, rate: str, require: str, code: int
 ) -> None:
     loadgen("sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, code=code)
+
+
+def test_a_required_rate_is_proved_by_fresh_runs_before_anything_else(loadgen: Any, tmp_path: Path) -> None:
+    asked = ["--rate", "2..14", "--runs", "3", "--width", "50%", "--require", "2.3"]
+    loadgen("sweep", *SURE, *asked, "--max-requests", "4500", "--out", "r", code=0)  # enough for 2.3/s, not for 14
+    answer = json.loads((tmp_path / "r" / "capacity.json").read_text())
+    assert answer["outcome"] == "BUDGET_EXHAUSTED"
+    fresh = [line["run"] for line in ledger(tmp_path / "r") if line["run"]["kind"] == "prove"]
+    assert [(run["rate"], run["replicate"], run["block"]) for run in fresh] == [(2.3, r, 0) for r in range(3)]
+
+
+def test_a_sweep_that_the_client_limited_goes_on_when_it_is_resumed(loadgen: Any, tmp_path: Path) -> None:
+    loadgen("sweep", *SURE, "--rate", "2", "--runs", "1", "--out", "r")
+    path = tmp_path / "r" / "verdicts.jsonl"
+    first = ledger(tmp_path / "r")[0]
+    late = {"check": "send_lag_p99", "blame": "client", "severity": "block", "value": 1, "limit": 0, "text": "late"}
+    first["verdict"] |= {"status": "INVALID", "findings": [late]}
+    again = json.loads(json.dumps(first))
+    again["run"] |= {"attempt": 1, "key": first["run"]["key"] + "-attempt=1"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, again)))
+    assert "CLIENT_LIMITED" in loadgen("show", "r", "--json", code=4).stdout
+    assert "TABULATED" in loadgen("sweep", "--resume", "r").stdout
+    assert len(ledger(tmp_path / "r")) > 2
 
 
 def test_a_budget_ends_it_with_the_bracket_so_far_and_more_of_it_goes_on(loadgen: Any, tmp_path: Path) -> None:
@@ -151,7 +202,20 @@ def test_a_gateway_that_hides_the_queue_from_the_server_is_caught_by_its_rising_
 ) -> None:
     # 22/s on a server of 19.2/s, eight at a time: the server never sees more than eight, the users' queue only grows
     asked = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--window", "300s", "--slo", "e2e<=1h"]
-    done = loadgen("sweep", *asked, "--rate", "10,22", "--runs", "3", "--max-concurrency", "8", "--out", "r", "--json")
+    done = loadgen(
+        "sweep",
+        *asked,
+        "--rate",
+        "10,22",
+        "--runs",
+        "3",
+        "--all-runs",
+        "--max-concurrency",
+        "8",
+        "--out",
+        "r",
+        "--json",
+    )
     low, high = json.loads(done.stdout)["rates"]
     assert (low["check"], high["check"]) == ("PASS", "FAIL")
     assert "outstanding work rises" in high["reason"]
@@ -165,4 +229,5 @@ def test_the_user_reads_of_a_cohort_by_count(loadgen: Any, tmp_path: Path) -> No
     shape = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms"]
     done = loadgen("sweep", *shape, "--rate", "2,14", "--runs", "2", "--cohort", "500", "--out", "r")
     assert "runs of 500 requests" in done.stdout
-    assert {line["verdict"]["cohort"] for line in ledger(tmp_path / "r")} == {500}
+    cohorts = {line["run"]["kind"]: line["verdict"]["cohort"] for line in ledger(tmp_path / "r")}
+    assert cohorts == {"sentinel": 200, "explore": 500}  # a sentinel is just long enough for 200

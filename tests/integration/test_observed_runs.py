@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pandas as pd
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -53,6 +54,28 @@ def test_a_run_keeps_what_the_target_told_and_agrees_with_it(loadgen: Loadgen, b
     assert (own["at_ns"] < 0).any()  # before the first request
     assert len(own) >= 4
     assert set(series["source"]) == {batching, "client"}
+
+
+def test_other_clients_of_the_server_make_the_run_invalid(loadgen: Loadgen, batching: str, tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def other_client() -> None:
+        with httpx.Client() as client:
+            while not over.wait(0.05):
+                client.post(f"{batching}/v1/completions", json={"model": "emulator", "prompt": [1], "max_tokens": 1})
+
+    thread = threading.Thread(target=other_client, daemon=True)
+    thread.start()
+    try:
+        loadgen("run", "--target", batching, *SHORT, "--out", "r", code=4)
+    finally:
+        over.set()
+        thread.join()
+    verdict = run_json(tmp_path / "r")["verdict"]
+    found = {finding["check"]: finding for finding in verdict["findings"]}
+    assert verdict["status"] == "INVALID"
+    assert (found["other_clients"]["blame"], found["other_clients"]["severity"]) == ("target", "block")
+    assert found["other_clients"]["value"] > 0.05
 
 
 def test_a_salt_used_before_breaks_the_cold_claim(

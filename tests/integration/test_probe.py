@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -204,6 +205,21 @@ async def test_what_no_option_helps_with_is_one_line(reply: Reply | bytes, said:
 
 
 # --- idle connections ------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_is_gathered_on_the_way_is_unfit_and_a_quick_one_is_not() -> None:
+    class Late(Server):
+        def __call__(self, path: str, request: bytes) -> Reply:
+            if path == "/v1/completions":
+                time.sleep(0.05)
+            return super().__call__(path, request)
+
+    quick = await found(Server())
+    assert quick.unfit == ()
+    late = await found(Late())
+    assert "gathers the stream: 16 events came in 1 reads" in late.unfit[0]
+    assert late.events_per_read == 16
+    assert "TTFT and TPOT cannot be told" in row(late, "streams")
 
 
 def closing_after(idle_s: float | None, head: bytes = b"") -> Callable[[Request], Any]:

@@ -132,6 +132,26 @@ async def test_answers_that_are_no_model_list(models: Reply, said: str) -> None:
     assert said in str(error)
 
 
+@pytest.mark.parametrize(
+    "models",
+    [
+        (404, HTML, b"<html>nginx"),
+        (405, JSON, b""),
+        (401, JSON, b"{}"),
+        (403, JSON, b"{}"),
+        (200, JSON, b'{"data":[]}'),
+    ],
+)
+async def test_a_model_that_is_named_needs_no_list(models: Reply) -> None:
+    async with server({**UP, "/v1/models": models}) as url:
+        async with open_target(url, model="mine", ready_timeout_s=0.1) as target:
+            assert (target.model, target.max_model_len) == ("mine", None)
+            assert (await target.identity())["0.model"] == "mine"
+        with pytest.raises(TargetUnfit):
+            async with open_target(url, ready_timeout_s=0.1):
+                pass
+
+
 async def test_a_redirect_is_named_and_not_followed() -> None:
     moved = b"HTTP/1.1 307 X\r\nlocation: http://elsewhere.invalid/v1\r\ncontent-length: 0\r\n\r\n"
     async with server({**UP, "/v1/models": moved}) as url:
@@ -257,7 +277,6 @@ async def test_the_emulator_is_a_target_in_every_respect() -> None:
         salt = (await target.capabilities()).salt
         assert (salt.accepted, salt.proved, salt.proof) == (True, True, "no_cache")
         await target.reset_cache()
-        assert await target.alive()
         with pytest.raises(TargetUnfit, match="max_tokens must be at least 1, got 0"):
             await target.warm(1, [(8, 0)])
         url = target.urls[0]
@@ -266,15 +285,13 @@ async def test_the_emulator_is_a_target_in_every_respect() -> None:
             assert again.urls == (url,)
 
 
-async def test_a_target_that_died_is_not_alive_and_not_idle() -> None:
-    async with server(UP) as url, open_target(url) as target:
-        assert await target.alive()
-        gone = Target(label="", simulated=False, urls=(), model="m", max_model_len=None,
-                      https=(Http(base=f"http://127.0.0.1:{free_port()}"),))  # fmt: skip
-        async with gone.https[0]:
-            assert not await gone.alive()
+async def test_a_target_that_died_is_not_idle_and_has_no_identity() -> None:
+    gone = Target(label="", simulated=False, urls=(), model="m", max_model_len=None,
+                  https=(Http(base=f"http://127.0.0.1:{free_port()}"),))  # fmt: skip
+    async with gone.https[0]:
+        for ask in (gone.wait_idle, gone.identity, gone.environment):
             with pytest.raises(TargetUnreachable):
-                await gone.wait_idle(0.1)
+                await ask()
 
 
 def exposition(**values: float) -> Reply:
@@ -380,10 +397,14 @@ async def test_a_salt_is_proved_ignored_unproved_or_refused() -> None:
 
 
 async def test_a_reset_is_read_and_retried_until_it_succeeds() -> None:
-    answers = iter([b'{"success":false}', b"", b'{"success":true}'])
+    busy = b'{"error":{"message":"blocks in use"}}'
+    answers = iter([(400, busy), (503, busy), (200, b'{"success":false}'), (200, b""), (200, b'{"success":true}')])
 
     def pages(path: str, _: bytes) -> Reply:
-        return (200, JSON, next(answers)) if path == "/reset_prefix_cache?reset_external=true" else MODELS
+        if path != "/reset_prefix_cache?reset_external=true":
+            return MODELS
+        status, body = next(answers)
+        return (status, JSON, body)
 
     async with server(pages) as url, open_target(url) as target:
         await target.reset_cache(timeout_s=10)
@@ -391,6 +412,10 @@ async def test_a_reset_is_read_and_retried_until_it_succeeds() -> None:
     never = {**UP, "/reset_prefix_cache?reset_external=true": (200, JSON, b'{"success":false}')}
     async with server(never) as url, open_target(url) as target:
         with pytest.raises(TargetUnfit, match=r"was not reset within 0\.05 s"):
+            await target.reset_cache(timeout_s=0.05)
+    never["/reset_prefix_cache?reset_external=true"] = (400, JSON, busy)
+    async with server(never) as url, open_target(url) as target:
+        with pytest.raises(TargetUnfit, match=r"was not reset within 0\.05 s \(it answers 400: blocks in use\)"):
             await target.reset_cache(timeout_s=0.05)
     async with server(UP) as url, open_target(url) as target:
         with pytest.raises(TargetUnfit, match="VLLM_SERVER_DEV_MODE=1"):

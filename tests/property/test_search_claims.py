@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.search import CostModel, Outcome, RunRequest, Search, SearchSpec, SeedBook, expect, parse_rates
+from analysis.search.expect import pass_probability
 from analysis.slo import Slo
 from analysis.verdict import Blame, Criteria, Finding, RunVerdict
 
 CRITERIA = Criteria(slo=Slo(ttft_s=0.8))
-PASS, FAIL = RunVerdict(status="PASS", attainment=0.97), RunVerdict(status="FAIL", attainment=0.9)
-COST = CostModel(warmup_s=20, window_s=120, confirm_window_s=240)
+PASS = RunVerdict(status="PASS", attainment=0.97, cohort=1000)
+FAIL, FAR = (RunVerdict(status="FAIL", attainment=share, cohort=1000) for share in (0.93, 0.5))
+COST = CostModel(warmup_s=20, window_s=120)
 BLAMES: tuple[Blame, ...] = ("client", "workload", "target", "evidence")
 THIN_OR_WORSE = {
     blame: RunVerdict(
@@ -28,15 +31,22 @@ THIN_OR_WORSE = {
 }
 
 
-def spec_of(runs: int, confirm: int, width: float = 0.05, rates: str = "2..18") -> SearchSpec:
-    return SearchSpec(rates=parse_rates(rates), width=width, runs=runs, confirm=confirm)
+def spec_of(
+    runs: int, explore: int = 1, width: float = 0.05, rates: str = "2..18", require: float | None = None, **more: bool
+) -> SearchSpec:
+    """`require` is a place in the range, from 0 to 1."""
+    spec = SearchSpec(rates=parse_rates(rates), width=width, runs=runs, explore=min(explore, runs), **more)
+    if require is None:
+        return spec
+    low, high = spec.grid[0], spec.grid[-1]
+    return replace(spec, require=min(high, low * (high / low) ** require))
 
 
 def book_of(spec: SearchSpec, *, fresh: bool = False) -> SeedBook:
     grid = range(len(spec.grid))
     return SeedBook(
         roots=tuple(range(spec.runs)),
-        blocks=tuple(tuple(10_000 + 100 * c + i for i in range(spec.confirm)) for c in grid) if spec.confirm else (),
+        blocks=tuple(tuple(10_000 + 100 * c + i for i in range(spec.runs)) for c in range(2 * len(grid))),
         spares=tuple(range(900, 900 + spec.runs)),
         sentinel=-1,
         fresh=tuple(tuple(2_000_000 + 100 * k + r for r in range(spec.runs)) for k in grid) if fresh else (),
@@ -46,9 +56,11 @@ def book_of(spec: SearchSpec, *, fresh: bool = False) -> SeedBook:
 specs = st.builds(
     spec_of,
     runs=st.integers(1, 7),
-    confirm=st.integers(1, 4),
+    explore=st.integers(1, 7),
     width=st.sampled_from([0.05, 0.2, 0.9]),
     rates=st.sampled_from(["2..18", "0.5..0.6", "1..100", "2,4,6", "3"]),
+    require=st.none() | st.sampled_from([0.0, 0.3, 0.62, 1.0]),
+    all_runs=st.booleans(),
 )
 
 
@@ -65,7 +77,10 @@ class Watched:
         while isinstance(request := search.ask(), RunRequest):
             assert len(search.history) < limit, "it does not end"
             verdict = next(verdicts)
-            if request.kind != "sentinel":
+            if request.kind == "recheck":
+                valid[request.kind, request.rate_index, request.seed] += 1
+                assert slack > 1 or valid[request.kind, request.rate_index, request.seed] <= 2
+            elif request.kind != "sentinel":
                 run = (request.kind, request.rate_index, request.seed)
                 assert not valid[run], "a run with a valid verdict is asked for again"
                 valid[run] += verdict.status != "INVALID"
@@ -75,7 +90,7 @@ class Watched:
         keys = [request.key for request, _ in self.history]
         assert len(set(keys)) == len(keys)
         self.check_replay(book)
-        self.check_answer(book)
+        self.check_answer()
 
     def check_replay(self, book: SeedBook) -> None:
         live = Search(self.spec, book, CRITERIA)
@@ -88,38 +103,43 @@ class Watched:
             live.tell(request, verdict)
         assert half.ask() == live.ask() == self.outcome
 
-    def check_answer(self, book: SeedBook) -> None:
+    def check_answer(self) -> None:
         outcome, spec = self.outcome, self.spec
-        if outcome.lower is not None and outcome.upper is not None:
-            assert outcome.lower < outcome.upper
+        ends = [rate for rate in (outcome.upper, outcome.undecided) if rate is not None]
+        if outcome.lower is not None and ends:
+            assert outcome.lower < min(ends)
+        if outcome.proved is not None:
+            assert outcome.lower is not None
+            assert outcome.proved <= outcome.lower
+            # one whole block of fresh runs, each of which passed with the seed that it ended with
+            runs = [(r, v) for r, v in self.history if r.kind == "prove" and r.rate == outcome.proved]
+            last = max(r.block for r, _ in runs)
+            ended = {r.replicate: v.status for r, v in runs if r.block == last}
+            assert ended == dict.fromkeys(range(spec.runs), "PASS")
         if outcome.capacity is None:
             assert outcome.name not in ("FOUND", "ABOVE_RANGE")
             return
-        assert outcome.capacity == outcome.lower
-        # the seeds that stand at the end: the last each replicate ran with, anywhere
-        standing = {r.replicate: r.seed for r, _ in self.history if r.kind == "search" and not book.fresh}
-        for kind, count in (("search", spec.runs), ("confirm", spec.confirm)):
-            runs = [(r, v) for r, v in self.history if r.kind == kind and r.rate == outcome.capacity]
-            passed = {r.replicate for r, v in runs if v.status == "PASS"}
-            assert passed == set(range(count))
-            failed = [r for r, v in runs if v.status == "FAIL"]
-            assert all(kind == "search" and r.seed != standing.get(r.replicate, r.seed) for r in failed)
+        assert outcome.capacity == outcome.lower == outcome.proved
         if outcome.name == "FOUND":
-            between = [rate for rate in spec.grid if outcome.capacity < rate < (outcome.upper or math.inf)]
-            assert between == []
-            assert outcome.upper is not None
+            assert [rate for rate in spec.grid if outcome.capacity < rate < min(ends)] == []
+            assert outcome.upper is None or outcome.upper_stands
 
 
-@given(specs, st.integers(0, 2**32), st.floats(0.02, 0.98), st.booleans())
+@given(specs, st.integers(0, 2**32), st.floats(0.02, 0.98), st.floats(0, 1), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_any_stream_of_passes_and_failures_ends_within_the_worst_case(
-    spec: SearchSpec, seed: int, passing: float, fresh: bool
+    spec: SearchSpec, seed: int, passing: float, far: float, fresh: bool
 ):
     draw = Random(seed)
-    watched = Watched(spec, iter(lambda: PASS if draw.random() < passing else FAIL, None), fresh=fresh)
-    failed = {r.rate for r, v in watched.history if v.status == "FAIL" and r.kind != "sentinel"}
-    assert watched.outcome.capacity not in failed
-    assert watched.outcome.name in ("FOUND", "ABOVE_RANGE", "BELOW_RANGE", "UNSTABLE_TARGET", "TABULATED")
+
+    def one() -> RunVerdict:
+        if draw.random() < passing:
+            return PASS
+        return FAR if draw.random() < far else FAIL
+
+    outcome = Watched(spec, iter(one, None), fresh=fresh).outcome
+    assert outcome.name in ("FOUND", "ABOVE_RANGE", "BELOW_RANGE", "TABULATED")
+    assert outcome.undecided is None
 
 
 @given(
@@ -146,56 +166,62 @@ def test_any_stream_with_invalid_runs_ends_too(
 
 @given(specs, st.sampled_from(BLAMES))
 @settings(max_examples=40, deadline=None)
-def test_nothing_but_invalid_runs_ends_at_once(spec: SearchSpec, blame: Blame):
-    outcome = Watched(spec, iter(lambda: THIN_OR_WORSE[blame], None), slack=2).outcome
-    if spec.tabulate and blame == "evidence":
-        assert outcome.name == "TABULATED"
+def test_nothing_but_invalid_runs_ends_soon(spec: SearchSpec, blame: Blame):
+    outcome = Watched(spec, iter(lambda: THIN_OR_WORSE[blame], None), slack=3).outcome
+    if blame == "evidence":
+        assert outcome.name == "UNDECIDED"
+        assert (outcome.capacity, outcome.proved) == (None, None)
         assert all(verdict.status == "INCOMPLETE" for verdict in outcome.rates)
     else:
         assert outcome.runs == 2
-        assert outcome.name == {
-            "client": "CLIENT_LIMITED", "workload": "UNSTABLE_TARGET", "target": "UNSTABLE_TARGET",
-            "evidence": "BUDGET_EXHAUSTED",
-        }[blame]  # fmt: skip
+        assert outcome.name == ("CLIENT_LIMITED" if blame == "client" else "UNSTABLE_TARGET")
 
 
 @given(specs.filter(lambda spec: not spec.tabulate), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_sharp_capacity_is_found_to_the_grid_point(spec: SearchSpec, data: st.DataObject):
     top = data.draw(st.integers(-1, len(spec.grid) - 1), label="index of the largest passing rate")
+    spoiled = data.draw(st.none() | st.integers(1, 40), label="a run that a co-tenant spoils")
     search = Search(spec, book_of(spec), CRITERIA)
     while isinstance(request := search.ask(), RunRequest):
-        search.tell(request, PASS if request.rate_index <= top else FAIL)
+        good = request.kind == "sentinel" or (request.rate_index <= top and len(search.history) + 1 != spoiled)
+        search.tell(request, PASS if good else FAIL)
     if top < 0:
         assert (request.name, request.capacity, request.upper) == ("BELOW_RANGE", None, spec.grid[0])
     elif top == len(spec.grid) - 1:
         assert (request.name, request.capacity, request.upper) == ("ABOVE_RANGE", spec.grid[top], None)
     else:
         assert (request.name, request.capacity, request.upper) == ("FOUND", spec.grid[top], spec.grid[top + 1])
-    # 2 runs at each of few rates, then one candidate's R and R_c
-    climbs = math.log2(spec.grid[-1] / spec.grid[0]) + 2 + math.log2(len(spec.grid)) + 2
-    sentinels = 2 + request.runs / 10
-    assert request.runs <= 2 * climbs + spec.runs + spec.confirm + sentinels
+    if spoiled is None and spec.require is None:
+        # few rates explored, then one candidate's R, and the failing end once more
+        climbs = math.log2(spec.grid[-1] / spec.grid[0]) + 2 + math.log2(len(spec.grid)) + 2
+        assert request.runs <= spec.explore * climbs + spec.runs + 1 + 2 + request.runs / 10
 
 
 class Played:
-    """Seeded searches against p(λ) = 1/(1 + (λ/c)^s), c anywhere in the range: true p of the claims, and all costs."""
+    """Seeded searches against p(λ) = 1/(1 + (λ/c)^s), c anywhere in the range: true p of the claims, and all costs.
 
-    def __init__(self, runs: int, steepness: float, *, paired: bool, searches: int, seed: int) -> None:
-        spec, draw = spec_of(runs, runs), Random(seed)
+    A seed keeps its luck at every rate (`paired`), at one, so also in a repeat there (`fresh`), or never (`noise`).
+    """
+
+    def __init__(self, runs: int, steepness: float, luck_of: str, *, searches: int, seed: int) -> None:
+        spec, draw = spec_of(runs), Random(seed)
         grid, book = spec.grid, book_of(spec)
         self.claims: list[float] = []
         self.costs: list[int] = []
+        self.names: Counter[str] = Counter()
         for _ in range(searches):
             capacity = grid[0] * (grid[-1] / grid[0]) ** draw.random()
-            search, luck = Search(spec, book, CRITERIA), dict[int, float]()
+            search, luck = Search(spec, book, CRITERIA), dict[tuple[float, ...], float]()
             while isinstance(request := search.ask(), RunRequest):
-                chance = 1 / (1 + (request.rate / capacity) ** steepness) if request.kind != "sentinel" else 1.0
-                u = luck.setdefault(request.seed, draw.random()) if paired else draw.random()
+                chance = pass_probability(request.rate, capacity, steepness) if request.kind != "sentinel" else 1.0
+                keeps = {"paired": (request.seed,), "fresh": (request.seed, request.rate), "noise": (len(luck),)}
+                u = luck.setdefault(keeps[luck_of], draw.random())
                 search.tell(request, PASS if u < chance else FAIL)
             self.costs.append(request.runs)
+            self.names[request.name] += 1
             if request.capacity is not None:
-                self.claims.append(1 / (1 + (request.capacity / capacity) ** steepness))
+                self.claims.append(pass_probability(request.capacity, capacity, steepness))
 
 
 STEEPNESSES = (6.0, 16.0, 40.0)  # the oracle queue with windows of 60, 300 and 1800 s
@@ -215,55 +241,54 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
     return one
 
 
+Games = dict[tuple[int, float, str], Played]
+
+
 @pytest.fixture(scope="module")
-def played() -> dict[tuple[int, float, bool], Played]:
+def played() -> Games:
     return {
-        (runs, steepness, paired): Played(runs, steepness, paired=paired, searches=360, seed=20)
-        for runs in (3, 5)
+        (runs, steepness, luck_of): Played(runs, steepness, luck_of, searches=600, seed=20)
+        for runs in (5, 10)
         for steepness in STEEPNESSES
-        for paired in (True, False)
+        for luck_of in ("paired", "fresh", "noise")
     }
 
 
 @pytest.mark.slow
-def test_claims_are_seldom_wrong(played: dict[tuple[int, float, bool], Played], show: Show):
-    assert sum(len(each.costs) for each in played.values()) >= 2_000
-    for (runs, steepness, paired), each in played.items():
+def test_claims_are_seldom_wrong(played: Games, show: Show):
+    for (runs, steepness, luck_of), each in played.items():
         p = each.claims
         show(
-            f"R = {runs}, s = {steepness:g}, {'paired' if paired else 'fresh'}: {len(p)} claims, median p "
-            f"{statistics.median(p):.3f}, p < 0.5 {share(p, 0.5):.2%}, p < 0.8 {share(p, 0.8):.1%}"
+            f"R = {runs}, s = {steepness:g}, {luck_of}: {len(p)} claims, median p {statistics.median(p):.3f}, "
+            f"p < 0.5 {share(p, 0.5):.2%}, p < 0.8 {share(p, 0.8):.1%}"
         )
-    for runs in (3, 5):
-        p = [claim for (r, _, _), each in played.items() if r == runs for claim in each.claims]
-        show(f"R = {runs}: {len(p)} claims, median p {statistics.median(p):.3f}")
-        assert share(p, 0.5) <= 0.01
-        if runs == 5:
-            assert share(p, 0.8) <= 0.08
-    # the flatter the curve, the more grid rates lie between p = 0.5 and 0.8: from windows of 300 s on, each holds alone
+    # the flatter the curve, the more grid rates lie between p = 0.5 and 0.8: it is held from windows of 300 s on, by
+    # the runs that are the default; the flattest curve is shown above
     for (runs, steepness, _), each in played.items():
-        if steepness >= 16:
+        if steepness >= 16 and runs == 10:
+            assert len(each.claims) > 500
             assert share(each.claims, 0.5) <= 0.01
-            assert runs < 5 or share(each.claims, 0.8) <= 0.08
+            assert share(each.claims, 0.8) <= 0.08
 
 
 @pytest.mark.slow
-def test_the_announced_cost_is_what_searches_take(played: dict[tuple[int, float, bool], Played], show: Show):
-    for (runs, steepness, paired), each in played.items():
-        said = expect(spec_of(runs, runs), COST, steepness=steepness, paired=paired, searches=360).expected.runs
+def test_an_end_is_one_of_the_three_answers(played: Games):
+    for each in played.values():
+        assert set(each.names) <= {"FOUND", "ABOVE_RANGE", "BELOW_RANGE"}
+        assert each.names["FOUND"] > 400
+
+
+@pytest.mark.slow
+def test_the_announced_cost_is_what_searches_take(played: Games, show: Show):
+    for (runs, steepness, luck_of), each in played.items():
+        said = expect(spec_of(runs), COST, steepness=steepness, paired=luck_of == "paired", searches=600).expected.runs
         mean = statistics.fmean(each.costs)
-        # both are means of 360 searches; c is drawn here and evenly spread there
+        # both are means of 600 searches; c is drawn here and evenly spread there
         error = math.sqrt(2) * statistics.stdev(each.costs) / math.sqrt(len(each.costs))
-        show(f"R = {runs}, s = {steepness:g}, {'paired' if paired else 'fresh'}: {mean:.1f} runs, announced {said:.1f}")
-        assert abs(said - mean) <= 4 * error
+        show(f"R = {runs}, s = {steepness:g}, {luck_of}: {mean:.1f} runs, announced {said:.1f}")
+        if luck_of != "noise":  # announced are failures that repeat with their seed
+            assert abs(said - mean) <= 4 * error
         assert error < 0.06 * mean  # the comparison can tell
-
-
-@pytest.mark.slow
-def test_twelve_replicates_on_the_usual_grid_take_about_sixty_runs(show: Show):
-    each = Played(12, 16.0, paired=True, searches=150, seed=4)
-    show(f"R = R_c = 12, w = 5 %, 2..18: {statistics.fmean(each.costs):.1f} runs, sentinels included")
-    assert 50 <= statistics.fmean(each.costs) <= 65
 
 
 def share(claims: list[float], below: float) -> float:

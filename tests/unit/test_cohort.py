@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.cohort import cohort_of, describe, event_rate, mask, nearest_rank, realised_rate, sent_rate
+from analysis.cohort import cohort_of, describe, event_rate, mask, mean_age_s, nearest_rank, realised_rate, sent_rate
 from analysis.records import columns, table
 
 
@@ -91,3 +91,11 @@ def test_the_cohort_is_what_is_scheduled_in_the_window_in_any_order_of_rows(at_n
     cohort = cohort_of(requests, warmup_ns=5, window_ns=5)
     assert cohort["scheduled_ns"].tolist() == [at for at in at_ns if 5 <= at < 10]
     assert cohort["index"].tolist() == [i for i, at in enumerate(at_ns) if 5 <= at < 10]
+
+
+def test_the_mean_age_of_what_is_in_service_counts_long_stays_by_their_length() -> None:
+    assert mean_age_s(np.full(7, 3.0)) == 3.0
+    assert mean_age_s(np.array([1.0, 1.0, 1.0, 9.0])) == pytest.approx(84 / 12)
+    assert mean_age_s(np.zeros(3)) == 0.0
+    stays = np.random.default_rng(5).exponential(2.0, 200_000)
+    assert mean_age_s(stays) == pytest.approx(4.0, rel=0.02)  # E[S²]/E[S] = 2·mean of an exponential law

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from analysis.diagnose import Step, diagnose, in_one_line
 from analysis.report.server import server_table
 from analysis.slo import Slo
@@ -83,6 +85,30 @@ def test_a_late_client_and_odd_work_come_before_the_server() -> None:
     assert suspects(found) == ["generator", "workload"]
     assert "sent 5.01/s of 5.01/s scheduled, send lag p99 0.4ms, 3 requests flip" in found["generator"].text
     assert "2 errors of 600 (2 timeout)" in found["workload"].text
+
+
+@pytest.mark.parametrize("kind", ["rejected", "connect_error", "timeout", "http_error"])
+def test_errors_that_fail_a_run_make_the_workload_step_suspect_and_say_where_to_look(kind: str) -> None:
+    found = steps(run(ttft=0.03, errors=180, misses=180, outcomes={"ok": 420, kind: 180}))
+    assert suspects(found) == ["workload"]
+    assert f"180 errors of 600 (180 {kind})" in found["workload"].text
+    assert ": " in found["workload"].text
+    # one error in a thousand fails a promise of 99.9 %, and is then the cause
+    few = Finding(check="attainment", blame="server", severity="block", text="99.8 % of requests met the SLO")
+    assert suspects(steps(run(errors=2, misses=2, outcomes={"ok": 998, kind: 2}, cohort=1000, findings=(few,)))) == [
+        "workload"
+    ]
+    assert suspects(steps(run(errors=2, misses=90, outcomes={"ok": 998, kind: 2}, cohort=1000, findings=(few,)))) == []
+
+
+def test_a_waiting_gauge_alone_shows_a_queue_by_little_s_law() -> None:
+    gauges = {"waiting": {"mean": 17.8, "max": 25.0}, "running": {"mean": 1.0, "max": 1.0}}
+    summary = {"ttft_s": {"p95": 2.5, "mean": 1.8}}
+    found = steps(run(server=gauges, summary=summary, sent_rate=10.0))
+    assert suspects(found) == ["server queue", "phase"]
+    assert "1.78s queued of 1.8s TTFT by Little's law" in found["server queue"].text
+    short = {"waiting": {"mean": 1.0, "max": 4.0}}
+    assert not steps(run(server=short, summary=summary, sent_rate=10.0))["server queue"].suspect
 
 
 def test_runs_stopped_early_say_nothing_of_slopes() -> None:

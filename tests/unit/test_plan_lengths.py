@@ -184,3 +184,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(UsageError, match="give a CSV or JSONL file"):
             read_lengths(path)
+
+
+def test_a_long_draw_is_made_in_parts_and_is_the_same() -> None:
+    lengths = Lengths(input=parse_law("uniform:1..9"), output=parse_law("lognormal:150,1"), prefix_groups=3)
+    whole = lengths.draw(np.random.default_rng(5), 150_000)
+    uniforms = np.random.default_rng(5).random((150_000, 4))
+    assert np.array_equal(whole.input_tokens, lengths.input.at(uniforms[:, 0]))
+    assert np.array_equal(whole.output_tokens, lengths.output.at(uniforms[:, 1]))

@@ -77,7 +77,7 @@ from loadgen.record.store import ExperimentStore
 store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{"name": "x"}})
 run = store.begin("rate=1.000")
 try:
-    run.seal(pd.DataFrame({{"index": range(100000)}}), pd.DataFrame({{"index": []}}), {{}})
+    run.seal(pd.DataFrame({{"text": [str(i * 7919 % 10007) for i in range(100000)]}}), None, {{}})
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -91,6 +91,47 @@ except Exception as error:
     assert limited.stdout.startswith("ResultsError")
     assert "File too large" in limited.stdout
     assert list((tmp_path / "e" / "runs" / "main" / "rate=1.000").iterdir()) == []
+
+
+def test_a_ledger_that_a_full_disk_cut_short_is_whole_again_and_is_closed_in_peace(tmp_path: Path) -> None:
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from loadgen.record.store import ExperimentStore
+store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{}})
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_500, 2_500))
+try:
+    for number in range(3):
+        store.record({{"number": number, "text": "x" * 1000}})
+except Exception as error:
+    print(type(error).__name__, number, error)
+store.close()
+"""
+    limited = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert limited.stdout.startswith("ResultsError 2 ")
+    assert limited.stdout.count("\n") == 1
+    assert limited.stderr == ""
+    assert [line["number"] for line in read_ledger(tmp_path / "e")] == [0, 1]
+    assert (tmp_path / "e" / "verdicts.jsonl").read_bytes().endswith(b"\n")
+
+
+def test_a_disk_that_was_full_at_the_beginning_leaves_a_directory_that_can_be_used(tmp_path: Path) -> None:
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from loadgen.record.store import ExperimentStore
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{"name": "x"}})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    limited = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert limited.stdout.startswith("ResultsError")
+    assert limited.stdout.count("\n") == 1
+    ExperimentStore.create(tmp_path / "e", {"name": "x"}).close()
 
 
 def test_a_journal_that_cannot_write_fails_the_run(tmp_path: Path) -> None:
@@ -133,7 +174,7 @@ def test_resuming_cuts_a_torn_ledger_line_and_sets_the_interrupted_run_aside(tmp
     directory = tmp_path / "e"
     store = ExperimentStore.create(directory, {})
     sealed = store.begin("sealed")
-    sealed.seal(pd.DataFrame({"index": [1]}), pd.DataFrame({"index": [1]}), {"key": "sealed"})
+    sealed.seal(pd.DataFrame({"index": [1]}), None, {"key": "sealed"})
     store.record({"run": {"key": "sealed"}, "verdict": {}})
     with store.begin("cut short").journal() as journal:
         journal.add(row(0), [])

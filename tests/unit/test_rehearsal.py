@@ -22,7 +22,10 @@ QUICK: dict[str, Any] = {
 
 
 def ended(name: OutcomeName, capacity: float | None = None, upper: float | None = None, **more: Any) -> Repeat:
-    outcome = Outcome(name=name, reason="", capacity=capacity, lower=capacity, upper=upper)
+    outcome = Outcome(
+        name=name, reason="", capacity=capacity, proved=capacity, lower=capacity, upper=upper,
+        upper_stands=upper is not None,
+    )  # fmt: skip
     return Repeat(outcome=outcome, **{"runs": 10, "seconds": 3600.0, "requests": 1000, "tokens": 9000} | more)
 
 
@@ -120,17 +123,9 @@ def test_a_repeat_keeps_to_the_budget_of_live_time() -> None:
 
 
 def test_variations_change_window_and_replicates_alone(on: Stage) -> None:
-    made = [(v.setup.workload.window_s, v.setup.spec.runs, v.setup.spec.confirm) for v in variations(on)]
-    assert made == [
-        (100, 1, 1),
-        (100, 4, 4),
-        (200, 1, 1),
-        (200, 2, 2),
-        (200, 4, 4),
-        (400, 1, 1),
-        (400, 2, 2),
-        (400, 4, 4),
-    ]
+    made = [(v.setup.workload.window_s, v.setup.spec.runs) for v in variations(on)]
+    assert made == [(100, 1), (100, 4), (200, 1), (200, 2), (200, 4), (400, 1), (400, 2), (400, 4)]
+    assert {v.setup.spec.explore for v in variations(on)} == {1}
     for v in variations(on):
         assert v.setup.scenario.window == v.setup.workload.window_s
         assert v.setup.scenario.runs == v.setup.spec.runs

@@ -35,7 +35,7 @@ CONDITIONS: dict[str, Any] = {
 
 def run(rate: float, attainment: float, status: str = "PASS", **more: Any) -> tuple[dict[str, Any], RunVerdict]:
     request = {
-        "kind": "search",
+        "kind": "explore",
         "rate": rate,
         "replicate": 0,
         "block": -1,
@@ -63,8 +63,8 @@ RATES = (
     RateVerdict(rate=4, status="PASS", runs=2, attain_min=0.97, attain_max=0.99),
     RateVerdict(rate=6, status="FAIL", runs=2, attain_min=0.93, attain_max=0.96, reason="93 % of 1000, 95 % needed"),
 )
-FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, support="confirmed", rates=RATES,
-                confirm_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
+FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, support="proved", rates=RATES,
+                proof_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
 
 
 def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, **conditions: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_buckets_have_their_own_table() -> None:
 def test_found_says_the_bracket_what_it_proves_and_what_it_holds_for() -> None:
     text = "\n".join(sentences(made()))
     assert "capacity is 4 requests/s, bracket 4..6: 4 keeps the SLO in every run, 6 does not" in text
-    assert "12 of 12 fresh confirmation runs passed: at 95 % confidence at least 78% of such runs would pass" in text
+    assert "12 of 12 fresh runs passed: at 95 % confidence at least 78% of such runs would pass" in text
     assert "ttft ≤ 800ms for 95% of requests" in text
     assert "the mean attainment crosses 95% at" in text
     assert "SIMULATED" in "\n".join(sentences(made(simulated=True)))
@@ -166,3 +166,10 @@ def test_a_window_at_which_floor_and_mean_agree_is_named_only_where_it_can_be_kn
     apart = made()
     assert apart["beside"]["window_to_agree_s"] > 120
     assert "floor and mean would agree within the grid width at windows of " in " ".join(sentences(apart))
+
+
+@pytest.mark.parametrize(("word", "proves"), [("replicate", True), ("block", False), ("repeat", False)])
+def test_runs_of_one_history_prove_no_share_of_passes(word: str, proves: bool) -> None:
+    told = made(replicates=word)
+    assert (told["confirmation"]["pass_share_lower_bound"] is not None) == proves
+    assert any("at 95 % confidence" in line for line in sentences(told)) == proves

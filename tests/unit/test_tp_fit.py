@@ -20,7 +20,8 @@ from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, Window
-from loadgen.send.api import SendOptions
+from loadgen.record.events import write_events
+from loadgen.send.api import SendOptions, sampled
 
 S = 1_000_000_000
 
@@ -131,6 +132,8 @@ def test_what_a_run_does_not_show_is_refused_in_one_line() -> None:
         find_passes(requests.assign(token_events=1), events)
     with pytest.raises(NotIdentified, match="no token events"):
         find_passes(requests, events.iloc[:0])
+    with pytest.raises(NotIdentified, match=r"only .* of .* token events were kept \(--events sample\): measure again"):
+        find_passes(requests, events[sampled(events["index"].to_numpy())])
     with pytest.raises(NotIdentified, match="several at once"):
         find_passes(requests, events.assign(at_ns=1))
     assert joined([passes, passes]).seen == 2 * passes.seen
@@ -141,7 +144,8 @@ def test_a_profile_is_fitted_from_a_results_directory_and_can_be_used(tmp_path: 
     run.mkdir(parents=True)
     requests, events = measured(batching("llama8b-80gb", "step.overhead_ms=3.5"), 4)
     requests.to_parquet(run / "requests.parquet")
-    events.to_parquet(run / "events.parquet")
+    with (run / "events.parquet").open("wb") as stream:
+        write_events(events, requests, stream)
     out = tmp_path / "mine.toml"
     written = fit_profile("llama8b-80gb", (), tmp_path)
     write_profile(out, written)
@@ -158,6 +162,9 @@ def test_a_profile_is_fitted_from_a_results_directory_and_can_be_used(tmp_path: 
     with pytest.raises(ResultsError, match="holds no runs"):
         fit_profile("llama8b-80gb", (), tmp_path / "none")
     (run / "events.parquet").write_bytes(b"no table")
-    with pytest.raises(ResultsError, match="tables cannot be read") as caught:
+    with pytest.raises(ResultsError, match=r"events\.parquet: cannot be read") as caught:
         fit_profile("llama8b-80gb", (), tmp_path)
     assert "\n" not in str(caught.value)
+    (run / "events.parquet").unlink()
+    with pytest.raises(ResultsError, match=r"kept no token events .* measure again with --events all"):
+        fit_profile("llama8b-80gb", (), tmp_path)

@@ -215,6 +215,21 @@ def test_thin_evidence_is_said_with_what_is_needed(
     assert all(blocks(finding, "evidence") for finding in findings.values())
 
 
+def test_a_long_tail_needs_a_warm_up_that_its_median_does_not_show() -> None:
+    # one in 25 stays 12 s: E[S²]/E[S] = (0.96·0.25 + 0.04·144)/(0.96·0.5 + 0.04·12) = 6.25 s
+    stays = np.where(np.arange(N) % 25 == 0, 12 * NS, NS // 2)
+    tail = served(ended_ns=numbers(served(), "scheduled_ns") + stays)
+    assert found(tail) == {}
+    assert set(found(tail, run=facts(warmup_ns=18 * NS, window_ns=122 * NS))) == {"warmup"}
+
+
+def test_no_limit_grows_with_what_overload_makes_longer() -> None:
+    queued = served(residence_s=60.0)
+    assert set(found(queued)) == {"warmup", "window"}
+    assert found(queued, residence_s=0.5) == {}  # as measured where nothing waited
+    assert set(found(served(), residence_s=60.0)) == {"warmup", "window"}
+
+
 def test_too_few_requests_name_the_window_that_brings_them() -> None:
     finding = found(min_requests=6000)["min_requests"]
     assert (finding.value, finding.limit) == (1200, 6000)
@@ -227,10 +242,13 @@ def test_an_empty_cohort_is_no_evidence() -> None:
 
 def test_outputs_cut_at_one_total_name_the_server_s_limit() -> None:
     outcome = some(N, "short_output", "ok", first=IN_WINDOW, count=40)
-    short = served(outcome=outcome, output_tokens_planned=200, output_tokens=96, input_tokens=4000)
+    given = np.where(np.arange(N) % 2, 4000, 3990)
+    short = served(outcome=outcome, output_tokens_planned=200, output_tokens=4096 - given, input_tokens=given)
     finding = found(short)["output_lengths"]
     assert blocks(finding, "workload")
     assert finding.text.endswith("all end at 4096 tokens with their prompt, the server's limit")
+    alike = served(outcome=outcome, output_tokens_planned=97, output_tokens=96, input_tokens=4000)
+    assert "limit" not in found(alike)["output_lengths"].text  # equal prompts make equal totals whatever the fault
 
 
 def test_a_forced_output_that_ends_by_itself_is_told() -> None:
@@ -260,6 +278,21 @@ def test_a_block_must_outlast_what_its_history_remembers() -> None:
     assert "at least 3 are needed: --window" in finding.text
 
 
-def test_an_odd_target_is_told_and_decides_nothing() -> None:
-    (finding,) = found(run=facts(target_odd="slow")).values()
-    assert (finding.severity, finding.blame, finding.text) == ("warning", "target", "slow")
+def test_a_disturbed_target_makes_the_run_invalid() -> None:
+    finding = found(run=facts(target_odd="slow"))["disturbed"]
+    assert blocks(finding, "target")
+    assert finding.text == "slow"
+
+
+def test_others_requests_are_a_finding_and_beyond_one_in_a_hundred_no_run() -> None:
+    (few,) = found(run=facts(foreign_requests=2)).values()
+    assert (few.check, few.blame, few.severity) == ("other_clients", "target", "warning")
+    many = found(run=facts(foreign_requests=N // 50))["other_clients"]
+    assert blocks(many, "target")
+    assert f"finished {N + N // 50} requests while {N} were sent to it" in many.text
+
+
+def test_a_machine_without_ports_is_the_client_s_fault_whatever_was_in_flight() -> None:
+    finding = found(run=facts(connections_refused="no port left", connection_limit=0, peak_in_flight=3))["connections"]
+    assert blocks(finding, "client")
+    assert finding.text == "no port left"  # and not "the limit of 0 connections"

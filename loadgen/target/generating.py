@@ -1,0 +1,142 @@
+"""A request that generates, outside any run: sent by the load's own transport, read and judged by the load's own rules.
+
+What such a request shows of a server (whether it streams, ends its answers and may be read at all) is then what the
+load will meet: the same headers, the same reads, the same outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from loadgen.errors import ClientLimited
+from loadgen.redact import secrets_of
+from loadgen.send.api import Endpoint, SendOptions
+from loadgen.send.clock import NS, LoopClock
+from loadgen.send.flight import Flight, Transport
+from loadgen.send.httpx_transport import HttpxTransport
+from loadgen.send.openai import Answer as Reading
+from loadgen.send.openai import HttpEnd, outcome_of, read_answer
+from loadgen.send.wire import WireTransport
+from loadgen.target.http import Answer, Unreachable, no_connection_left
+
+__all__ = ["Generated", "Generator", "generator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What came of one request."""
+
+    answer: Answer  # status and body, as of any page
+    outcome: str  # as of a request of the load
+    fault: str  # why it is not ok, in words
+    reading: Reading | None  # of a 200
+    wait_s: float = 0.0  # from the request to its first token
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first token to the last."""
+        return 0.0 if self.reading is None else (self.reading.last_token_ns - self.reading.first_token_ns) / NS
+
+
+class _Landed:
+    """Waits for the end of one flight."""
+
+    def __init__(self) -> None:
+        self.end: asyncio.Future[tuple[HttpEnd, str]] = asyncio.get_running_loop().create_future()
+
+    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        """See `Landing`."""
+        if not self.end.done():
+            self.end.set_result((end, error))
+
+
+class Generator:
+    """Sends requests to one URL, one at a time; made by `generator`."""
+
+    def __init__(self, endpoint: Endpoint, transport: Transport, clock: LoopClock) -> None:
+        self._endpoint = endpoint
+        self._transport = transport
+        self._clock = clock
+        self.sent = 0
+
+    async def post(self, body: Mapping[str, Any], *, output_tokens: int, timeout_s: float) -> Generated:
+        """Send one. Raises `Unreachable` where it gets no HTTP answer, `ClientLimited` where it got no connection here.
+
+        `output_tokens` is the largest output that it asks for.
+        """
+        base = self._endpoint.urls[0]
+        flight, landed = Flight(self.sent, self._clock.now_ns()), _Landed()
+        flight.body, flight.output_tokens_planned = orjson.dumps(body), output_tokens
+        self.sent += 1
+        self._transport.start(flight, landed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                end, error = await landed.end
+        except TimeoutError:
+            raise Unreachable(
+                f"{base}: {self._endpoint.path}: no whole answer within {timeout_s:g} s", "timeout"
+            ) from None
+        finally:
+            if not landed.end.done() or landed.end.cancelled():
+                self._transport.cancel(flight)
+        if end == "connect" and self._transport.opened_peak is not None:
+            raise ClientLimited(no_connection_left(base))
+        if flight.status < 0:
+            why = {"connect": "cannot connect", "bad": "what answers there does not speak HTTP"}.get(end, "it was lost")
+            raise Unreachable(
+                f"{base}: {self._endpoint.path}: {why} ({error})", "refused" if end == "connect" else "lost"
+            )
+        return self._judged(flight, end, error, output_tokens)
+
+    def _judged(self, flight: Flight, end: HttpEnd, error: str, output_tokens: int) -> Generated:
+        reading = None
+        if flight.status == 200:
+            reading = read_answer(
+                flight.parts,
+                flight.stamps,
+                content_type=flight.content_type,
+                complete=end == "complete",
+                limit_tokens=output_tokens,
+            )
+        outcome, fault = outcome_of(
+            reading,
+            end=end,
+            status=flight.status,
+            error=error or ("" if reading else flight.refusal()),
+            forced_tokens=None,
+        )
+        answer = Answer(
+            url=self._endpoint.urls[0] + self._endpoint.path,
+            status=flight.status,
+            content_type=flight.content_type,
+            body=b"".join(flight.parts),
+            retry_after=flight.retry_after,
+            secrets=secrets_of(self._endpoint.headers),
+        )
+        began_ns = flight.sent_ns if flight.sent_ns >= 0 else flight.scheduled_ns
+        wait_s = (reading.first_token_ns - began_ns) / NS if reading is not None and reading.events else 0.0
+        return Generated(answer=answer, outcome=outcome, fault=fault, reading=reading, wait_s=wait_s)
+
+
+@asynccontextmanager
+async def generator(endpoint: Endpoint, *, proxied: bool = False) -> AsyncIterator[Generator]:
+    """A sender to the endpoint's first URL; `proxied`: by the transport that takes a proxy from the environment.
+
+    Raises `TargetUnreachable` or `UsageError`.
+    """
+    clock = LoopClock()
+    kind = HttpxTransport if proxied else WireTransport
+    transport: Transport = kind(endpoint, clock, keepalive_s=SendOptions().keepalive_s)
+    try:
+        await transport.open()
+        clock.start()
+        yield Generator(endpoint, transport, clock)
+    finally:
+        await transport.close()
+        clock.close()

@@ -172,7 +172,7 @@ class Recorded:
                 notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
             else:  # the whole trace has other bursts than the blocks that are thinned or laid over each other
                 first = Window(warmup_ns=0, window_ns=round(window_s * NS), tail_ns=0)
-                sent = self._stretch(rate, first, replicate=0, block=0, seed=0)[2]
+                sent = self._stretch(rate, first, replicate=0, block=-1, seed=0)[2]
                 notes.append(f"at {rate:g} requests/s a run is like {sent}")
         if self.places.repeats:
             return [*notes, "replicates repeat one window of one sample path: only content differs between them"]

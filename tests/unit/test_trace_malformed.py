@@ -150,6 +150,7 @@ REFUSED = [
     Bad("json_true", MOON + MOON.replace(b'output_length": 5', b'output_length": true'), 2, ("no whole number",)),
     Bad("json_exponent", MOON + MOON.replace(b'timestamp": 0', b'timestamp": 1e30'), 2, ("cannot be read",)),
     Bad("json_too_deep", MOON + b"[" * 200_000 + b"\n", 2, ("the row cannot be parsed",)),
+    Bad("json_endless_exponent", MOON + MOON.replace(b'": 0,', b'": 0e9999999999999999999,'), 2, ("cannot be read",)),
     Bad("fractional_hashes", MOON + MOON.replace(b"[0, 1]", b"[0.5]"), 2, ("block ids that are no list of integers",)),
     Bad(
         "no_hashes_no_unit",
@@ -399,6 +400,12 @@ VALID = [
     b'request_created_at,prompt_tokens,completion_tokens,request_body\n2024-01-01T00:00:00Z,5,6,"a,\nb"\n',
     b'{"data": [{"startTime": "2025-12-17T16:09:00.875Z", "usageDetails": {"input": 9, "output": 8}}]}',
     b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "5", "attributes": []}]}]}]}\n',
+    b'[{"type": "GENERATION", "startTime": "2025-12-17T16:09:00.875Z", "usageDetails": {"input": 9, "output": 8}}]',
+    b'{"started_at": 5, "ai": {"proxy": {"usage": {"prompt_tokens": 9, "completion_tokens": 8}}}}\n' * 2,
+    b'{"timestamp": "2025-05-29T13:46:20+00:00", "event": "request.finished", "rid": "r", "out": {"meta_info": '
+    b'{"prompt_tokens": 9, "completion_tokens": 8, "e2e_latency": 1.0}}}\n',
+    b"TimeGenerated;PromptTokens;CompletionTokens\n3/1/2025 1:00:00 PM;9;8\n3/13/2025 1:00:00,5 PM;9;8\n",
+    b'{"logging_time": "2025-03-01 12:00:00.5 UTC", "full_response": "{\\"usage\\": {\\"input_tokens\\": 9}}"}\n',
     b"row,at_ns,input_tokens,output_tokens,outcome,session,parent,hash_ids_16\n0,0,5,6,ok,0,-1,1 2\n1,9,5,6,,0,0,\n",
 ]
 EDITS = st.lists(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from traces.errors import TraceError
@@ -24,13 +24,22 @@ _FIRST_LINES: Final = 20
 _LONG_LINE: Final = 1 << 20
 _MAX_RECORD: Final = 256 << 20
 _SPACE: Final = " \t\r\n\ufeff"
-_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=str)
+
+
+def _exact(text: str) -> Decimal | str:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond all bounds
+        return text
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_exact, parse_constant=str)
 
 
 def load_json(text: str | bytes) -> Any:
     """One JSON value, numbers exact (ints, `Decimal`s), NaN and Infinity as strings. Raises `ValueError`."""
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=str)
+        return json.loads(text, parse_float=_exact, parse_constant=str)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.decode import REASONS, InstantDecoder, Reasons, code, decode_hashes, decode_tokens
+from traces.counts import decode_hashes, decode_tokens
+from traces.decode import REASONS, InstantDecoder, Reasons, code
 from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
 from traces.formats.detect import Found, absent_columns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traces.dates import ISO, DateFault, SlashDates, parse_date
-from traces.trace import MAX_TOKENS, Int64s
+from traces.trace import Int64s
 
 __all__ = [
     "CLOCKS",
@@ -27,9 +27,12 @@ __all__ = [
     "Clock",
     "InstantDecoder",
     "Reasons",
+    "as_text",
     "code",
-    "decode_hashes",
-    "decode_tokens",
+    "flat",
+    "given",
+    "matching",
+    "only",
 ]
 
 Clock = Literal["iso", "s", "ms", "us", "ns"]
@@ -65,7 +68,6 @@ REASONS: Final = {
     "bad_hashes": "block ids that are no list of integers",
 }
 _CODES: Final = {name: number for number, name in enumerate(REASONS)}
-_WHOLE: Final = r"^[0-9]{1,18}$"
 # a comma is a decimal sign where it cannot part thousands: behind more than three digits, a zero, or before no three
 _COMMA: Final = re.compile(r"[+-]?(?:(?:0|[0-9]{4,19}),[0-9]{1,18}|[0-9]{1,19},(?:[0-9]{1,2}|[0-9]{4,18}))")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
@@ -76,14 +78,15 @@ def code(reason: str) -> int:
     return _CODES[reason]
 
 
-def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def _as_text(values: pa.Array) -> pa.Array:
+def as_text(values: pa.Array) -> pa.Array:
     """A column as strings without blanks around them; what has no text of its own becomes null."""
     if pa.types.is_dictionary(values.type):
-        return _as_text(pc.cast(values, values.type.value_type))
+        return as_text(pc.cast(values, values.type.value_type))
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), pa.string())
     try:
@@ -94,15 +97,18 @@ def _as_text(values: pa.Array) -> pa.Array:
     return pc.utf8_trim_whitespace(text) if padded else text
 
 
-def _present(text: pa.Array) -> npt.NDArray[np.bool_]:
+def given(text: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values are there at all."""
     return np.asarray(pc.fill_null(pc.not_equal(text, ""), False))
 
 
-def _matching(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+def matching(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+    """Which values match a pattern."""
     return np.asarray(pc.fill_null(pc.match_substring_regex(text, pattern), False))
 
 
-def _only(text: pa.Array, rows: npt.NDArray[np.bool_]) -> pa.Array:
+def only(text: pa.Array, rows: npt.NDArray[np.bool_]) -> pa.Array:
+    """The values of some rows, null in the others."""
     return pc.if_else(pa.array(rows), text, pa.scalar(None, pa.string()))
 
 
@@ -130,14 +136,14 @@ class InstantDecoder:
 
     def decode(self, values: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Reasons]:
         """Nanoseconds int64 (n,), 0 where unreadable, and reasons int8 (n,)."""
-        values = _flat(values)
+        values = flat(values)
         if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
             return self._from_arrow(values)
         if self.clock == "iso":
-            return self._dates(_as_text(values))
+            return self._dates(as_text(values))
         if pa.types.is_decimal(values.type):
             return self._decimals(values)
-        return self._numbers(_as_text(values))
+        return self._numbers(as_text(values))
 
     def _from_arrow(self, values: pa.Array) -> tuple[Int64s, Reasons]:
         self.typed = str(values.type)
@@ -158,20 +164,20 @@ class InstantDecoder:
         try:
             exact = pc.cast(values, pa.decimal128(38, DIGITS[self.clock]))
         except pa.ArrowInvalid:
-            return self._numbers(_as_text(values))
+            return self._numbers(as_text(values))
         ns, fits = _unscaled(exact)
         return self._judged(ns, fits, np.asarray(pc.is_valid(values)))
 
     def _numbers(self, text: pa.Array) -> tuple[Int64s, Reasons]:
         digits = DIGITS[self.clock]
-        present = _present(text)
+        present = given(text)
         exact = self._cast(text, digits)
         if exact is not None:
             ns, fits = _unscaled(exact)
             return self._judged(ns, fits, present)
         places = rf"(\.[0-9]{{1,{digits}}})?" if digits else ""
-        plain = _matching(text, rf"^[+-]?[0-9]{{1,18}}{places}$")
-        ns, fits = _unscaled(pc.cast(_only(text, plain), pa.decimal128(38, digits)))
+        plain = matching(text, rf"^[+-]?[0-9]{{1,18}}{places}$")
+        ns, fits = _unscaled(pc.cast(only(text, plain), pa.decimal128(38, digits)))
         odd = np.flatnonzero(present & ~plain)
         for row, value in zip(odd.tolist(), text.take(pa.array(odd)).to_pylist(), strict=True):
             found = self._number(value, digits)
@@ -215,7 +221,7 @@ class InstantDecoder:
         return ns, reasons
 
     def _dates(self, text: pa.Array) -> tuple[Int64s, Reasons]:
-        present = _present(text)
+        present = given(text)
         if self.zoned is None and present.any():
             self.zoned = self._zone_of(text[int(np.argmax(present))].as_py())
         kind = pa.timestamp("ns", "UTC" if self.zoned else None)
@@ -227,9 +233,9 @@ class InstantDecoder:
                 return np.asarray(pc.cast(times, pa.int64())), np.zeros(len(text), dtype=np.int8)
         except pa.ArrowInvalid:
             pass
-        plain = _matching(text, _ISO_ZONED if self.zoned else _ISO_LOCAL)
+        plain = matching(text, _ISO_ZONED if self.zoned else _ISO_LOCAL)
         try:
-            ns = np.asarray(pc.fill_null(pc.cast(pc.cast(_only(text, plain), kind), pa.int64()), 0)).copy()
+            ns = np.asarray(pc.fill_null(pc.cast(pc.cast(only(text, plain), kind), pa.int64()), 0)).copy()
         except pa.ArrowInvalid:  # 30 February, year 9999
             plain[:] = False
             ns = np.zeros(len(text), dtype=np.int64)
@@ -264,77 +270,3 @@ def _holds(text: pa.Array, letters: str) -> npt.NDArray[np.bool_]:
     found = [pc.fill_null(pc.match_substring(text, letter), False) for letter in letters]
     any_of: npt.NDArray[np.bool_] = np.logical_or.reduce([np.asarray(one) for one in found])
     return any_of
-
-
-def decode_tokens(values: pa.Array | pa.ChunkedArray, side: Literal["input", "output"]) -> tuple[Int64s, Reasons]:
-    """Token counts int64 (n,), 0 where unreadable, and reasons int8 (n,) named after the side."""
-    values = _flat(values)
-    if pa.types.is_integer(values.type):
-        if pa.types.is_uint64(values.type):
-            values = pc.min_element_wise(values, pa.scalar(2**62, pa.uint64()), skip_nulls=False)
-        numbers, present = pc.cast(values, pa.int64()), np.asarray(pc.is_valid(values))
-        tokens, unread = np.asarray(pc.fill_null(numbers, 0)), ~present
-    else:
-        text = _as_text(values)
-        present = _present(text)
-        plain = _matching(text, _WHOLE)
-        tokens = np.asarray(pc.fill_null(pc.cast(_only(text, plain), pa.int64()), 0))
-        unread = ~plain
-        odd = np.flatnonzero(present & ~plain)
-        if odd.size:
-            tokens = tokens.copy()
-            for row, value in zip(odd.tolist(), text.take(pa.array(odd)).to_pylist(), strict=True):
-                # 374.0 is a whole number: tables that passed through a float column are full of them
-                if match := _COUNT.fullmatch(value):
-                    magnitude = min(int(match[2]) if len(match[2]) < 20 else 2**62, 2**62)
-                    tokens[row], unread[row] = -magnitude if match[1] == "-" else magnitude, False
-    reasons = np.zeros(len(values), dtype=np.int8)
-    reasons[tokens == 0] = code(f"zero_{side}")
-    reasons[tokens < 0] = code(f"negative_{side}")
-    reasons[tokens > MAX_TOKENS] = code(f"huge_{side}")
-    reasons[unread] = code(f"bad_{side}")
-    reasons[~present] = code(f"missing_{side}")
-    return tokens, reasons
-
-
-_COUNT: Final = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?")
-
-
-def decode_hashes(values: Any, rows: int) -> tuple[Int64s, Int64s, Reasons]:
-    """Block ids: flat int64 (total,), counts int64 (rows,), reasons int8 (rows,); a null row has none.
-
-    `values` is an Arrow list<int64>, an Arrow string column of ids parted by spaces, or a Python list of lists.
-    """
-    reasons = np.zeros(rows, dtype=np.int8)
-    if isinstance(values, pa.ChunkedArray | pa.Array):
-        values = _flat(values)
-        if (
-            pa.types.is_list(values.type)
-            and pa.types.is_integer(values.type.value_type)
-            and not values.flatten().null_count
-        ):
-            counts = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
-            return np.asarray(pc.cast(values.flatten(), pa.int64(), safe=False)), counts, reasons
-        values = values.to_pylist()
-    ids: list[int] = []
-    counts = np.zeros(rows, dtype=np.int64)
-    for row, listed in enumerate(values):
-        try:
-            own = (
-                [_wrapped(int(x)) for x in listed.split()]
-                if isinstance(listed, str)
-                else [_wrapped(x) for x in listed or ()]
-            )
-        except (ValueError, TypeError):
-            reasons[row] = code("bad_hashes")
-            continue
-        ids += own
-        counts[row] = len(own)
-    return np.array(ids, dtype=np.int64), counts, reasons
-
-
-def _wrapped(number: Any) -> int:
-    """An id as int64; unsigned 64-bit hashes keep their bits."""
-    if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**64:
-        raise ValueError("not a 64-bit integer")
-    return number - 2**64 if number >= 2**63 else number

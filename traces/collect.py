@@ -10,7 +10,6 @@ end, so that the one message can say how many rows are concerned.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traces.account import EXPECTED, FIXABLE, NAMES, in_order, notes_of, refuse_by_policy
 from traces.counts import decode_hashes, decode_tokens
-from traces.decode import REASONS, InstantDecoder, Reasons, code
+from traces.decode import InstantDecoder, Reasons, code
 from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
-from traces.formats.detect import Found, absent_columns
+from traces.formats.detect import Found
 from traces.formats.layout import Filter
 from traces.report import ReadReport
 from traces.sessions import Codes, link_turns
@@ -32,15 +32,6 @@ __all__ = ["Collector", "OnInvalid"]
 
 OnInvalid = Literal["error", "drop", "clip"]
 
-# rows left out under every policy: the source itself says that they are no request that could be sent
-_EXPECTED: Final = {"failed", "not_a_request", "cache_hit", "no_generation", "nested_span"}
-_FATAL: Final = {"mixed_zone"}
-_NAMES: Final = list(REASONS)
-_FIXABLE: Final = np.array(
-    [name.split("_")[0] in ("missing", "zero", "negative", "huge") and not name.endswith("time") for name in _NAMES]
-)
-_SINCE_2001_NS: Final = 978_307_200 * NS
-_SUSPECT_STEP_NS: Final = 1800 * NS
 _MAX_SPAN_NS: Final = 2**62  # 146 years: differences of instants stay within int64
 
 
@@ -196,16 +187,16 @@ class Collector:
     def _count(self, batch: Batch, reasons: Reasons, keep: npt.NDArray[np.bool_]) -> None:
         self.rows += reasons.size
         for counts, rows in ((self.dropped, ~keep), (self.clipped, keep)):
-            numbers = np.bincount(reasons[rows], minlength=len(_NAMES))
+            numbers = np.bincount(reasons[rows], minlength=len(NAMES))
             for reason in np.flatnonzero(numbers):
                 if reason:
-                    name = _NAMES[reason]
+                    name = NAMES[reason]
                     counts[name] = counts.get(name, 0) + int(numbers[reason])
         if self.first_fault is not None:
             return
         for row in np.flatnonzero(reasons):
-            name = _NAMES[reasons[row]]
-            if name not in _EXPECTED:
+            name = NAMES[reasons[row]]
+            if name not in EXPECTED:
                 self.first_fault = (self.path, int(batch.line[row]), name, self._value(batch, int(row), name))
                 return
 
@@ -222,12 +213,11 @@ class Collector:
 
     def finish(self) -> tuple[Trace, ReadReport]:
         """The trace and its account. Raises `TraceError` by policy, or where nothing usable was read."""
-        self._judge()
-        self._refuse_laid_over()
+        refuse_by_policy(self)
         at = self._joined("at")
         n = at.size
         order = np.argsort(at, kind="stable") if self.inversions else None
-        notes = self._notes()
+        notes = notes_of(self)
         origin = int(at.min())
         if int(at.max()) - origin > _MAX_SPAN_NS:
             what = f"instants {(int(at.max()) - origin) / NS / 31_557_600:.0f} years apart"
@@ -269,8 +259,8 @@ class Collector:
             clock=clock,
             rows=self.rows,
             kept=n,
-            dropped=_in_order(self.dropped),
-            clipped=_in_order(self.clipped),
+            dropped=in_order(self.dropped),
+            clipped=in_order(self.clipped),
             inversions=self.inversions,
             ties=int(np.count_nonzero(trace.at_ns[1:] == trace.at_ns[:-1])),
             span_s=trace.span_ns / NS,
@@ -283,80 +273,6 @@ class Collector:
     def _joined(self, name: str) -> npt.NDArray[Any]:
         return np.concatenate(self.parts.pop(name))
 
-    def _judge(self) -> None:
-        at = self.path
-
-        def fault(what: str, line: int, rows: str, remedy: str) -> TraceError:
-            return TraceError(what, path=at, line=line, rows=rows, remedy=remedy)
-
-        wanted = self.found.columns.names() if self.found.name == "generic" and self.found.paths else []
-        if self.rows and (absent := [name for name in wanted if name not in self.seen]):
-            raise absent_columns(self.path, absent, self.found.header)
-        slashes = self.decoder.slashes
-        if slashes.day_first or slashes.undecided:
-            which = "with the day first" if slashes.day_first else "that may have the day or the month first"
-            first, second, year = min(slashes.seen)
-            example = f"{first}/{second}/{year}"
-            raise fault(
-                f"dates {which} (such as {example})", 0, f"{self.rows} rows", "export them as 2025-03-01 12:00:00"
-            )
-        if self.rows == 0:
-            raise fault(
-                "a header and no rows" if self.found.reader == "csv" else "no rows",
-                0,
-                "0 rows",
-                "pass a file with requests",
-            )
-        faults = {k: v for k, v in (self.dropped | self.clipped).items() if k not in _EXPECTED}
-        kept = self.rows - sum(self.dropped.values())
-        if self.first_fault is not None:
-            at, line, name, value = self.first_fault
-            listed = ", ".join(f"{v} {k}" for k, v in _in_order(faults).items())
-            rows = f"{sum(faults.values())} of {self.rows} rows cannot be used ({listed})"
-            if _FATAL & faults.keys():
-                raise fault(REASONS["mixed_zone"], line, rows, "give every time its zone")
-            if self.on_invalid == "error" or not kept:
-                clip = ", or clip to put counts right" if any(_FIXABLE[_NAMES.index(k)] for k in faults) else ""
-                remedy = f"pass --on-invalid drop to leave them out{clip}" if kept else "pass another --format or --map"
-                raise fault(REASONS[name] + value, line, rows, remedy)
-        if not kept:
-            listed = ", ".join(f"{v} {k}" for k, v in _in_order(self.dropped).items())
-            raise fault(
-                "no request that could be sent",
-                0,
-                f"{self.rows} rows ({listed})",
-                "pass --on-invalid clip to keep those that failed"
-                if "failed" in self.dropped
-                else "no row is a model request that a server has to answer: pass another file, or --map",
-            )
-
-    def _refuse_laid_over(self) -> None:
-        """Files that each count from a start of their own cannot be put on one clock."""
-        extents = sorted(extent for extent in self.extents if extent[0] <= extent[1])
-        own_clock = any(least < _SINCE_2001_NS for least, _ in extents)
-        if own_clock and any(later[0] <= earlier[1] for earlier, later in pairwise(extents)):
-            raise TraceError(
-                "several files that each count from a start of their own: which follows which is not known",
-                path=self.path,
-                rows=f"{len(extents)} files",
-                remedy="pass them one by one, or give their times a date",
-            )
-
-    def _notes(self) -> list[str]:
-        notes = [*self.found.notes, *self.more_notes]
-        if self.decoder.rounded:
-            notes.append(f"{self.decoder.rounded} timestamps finer than a nanosecond were rounded to one")
-        if self.inversions:
-            back, line = self.step_back
-            notes.append(
-                f"line {line}: the clock steps back by {back / NS:g} s, the most in this file; rows were sorted"
-            )
-            if self.found.clock == "iso" and not self.decoder.zoned and back >= _SUSPECT_STEP_NS:
-                notes.append(
-                    "local time across a change of summer time? two hours are then interleaved: convert to UTC"
-                )
-        return notes
-
     def _hashes(self, order: Int64s | None) -> BlockHashes | None:
         if "ids" not in self.parts:
             return None
@@ -368,8 +284,8 @@ class Collector:
         return hashes if order is None else hashes.take(order)
 
 
-_LEFT_OUT: Final = [code(name) for name in _EXPECTED - {"failed"}]
-_FIXABLE_OR_OK: Final = _FIXABLE | (np.arange(len(_NAMES)) == 0)
+_LEFT_OUT: Final = [code(name) for name in EXPECTED - {"failed"}]
+_FIXABLE_OR_OK: Final = FIXABLE | (np.arange(len(NAMES)) == 0)
 
 
 def _any_value(values: Any) -> bool:
@@ -392,9 +308,5 @@ def _note_failures(
     if zero_fails:
         failed |= outputs == code("zero_output")
         outcome[failed] = OUTCOMES.index("failed")
-    uncounted = _FIXABLE[inputs] | _FIXABLE[outputs]
+    uncounted = FIXABLE[inputs] | FIXABLE[outputs]
     reasons[failed & uncounted & (times == 0) & (reasons == 0)] = code("failed")
-
-
-def _in_order(counts: dict[str, int]) -> dict[str, int]:
-    return {name: counts[name] for name in _NAMES if name in counts}

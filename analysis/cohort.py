@@ -13,6 +13,7 @@ from analysis.records import NS_PER_S, Bools, Floats, Ints, numbers
 __all__ = [
     "PERCENTILES",
     "cohort_of",
+    "cut_to_requests",
     "describe",
     "event_rate",
     "mask",
@@ -22,6 +23,7 @@ __all__ = [
     "sent_rate",
 ]
 
+_ROUNDED_NS: Final = 4
 PERCENTILES: Final = {"p50": Fraction(1, 2), "p95": Fraction(95, 100), "p99": Fraction(99, 100)}
 
 
@@ -90,12 +92,36 @@ def event_rate(at_ns: Ints) -> float | None:
     return (at_ns.size - 1) * NS_PER_S / span_ns if span_ns else None
 
 
-def realised_rate(cohort: pd.DataFrame) -> float | None:
-    """Rate of the cohort's scheduled instants, 1/s."""
-    return event_rate(numbers(cohort, "scheduled_ns"))
+def realised_rate(cohort: pd.DataFrame, *, warmup_ns: int, window_ns: int) -> float | None:
+    """Rate of the cohort's scheduled instants, 1/s: n/window, so that the window's silence counts.
+
+    (n − 1)/(last − first) where the window was cut to its requests, by a cohort count or as a whole trace replayed.
+    """
+    at_ns = numbers(cohort, "scheduled_ns")
+    if cut_to_requests(at_ns, warmup_ns=warmup_ns, window_ns=window_ns):
+        return event_rate(at_ns)
+    return at_ns.size * NS_PER_S / window_ns if window_ns > 0 else None
 
 
-def sent_rate(cohort: pd.DataFrame) -> float | None:
-    """Rate at which the cohort was handed to sockets, 1/s; what was never sent is no event."""
-    sent_ns = numbers(cohort, "sent_ns")
-    return event_rate(sent_ns[sent_ns >= 0])
+def sent_rate(requests: pd.DataFrame, *, warmup_ns: int, window_ns: int) -> float | None:
+    """Rate at which requests of the run's whole table were handed to sockets in the window, 1/s.
+
+    Where the window was cut to its last request, the rate of the cohort's own sends, (n − 1)/(last − first).
+    """
+    among = mask(requests, warmup_ns=warmup_ns, window_ns=window_ns)
+    scheduled, sent_ns = numbers(requests, "scheduled_ns"), numbers(requests, "sent_ns")
+    if cut_to_requests(scheduled[among], warmup_ns=warmup_ns, window_ns=window_ns):
+        return event_rate(sent_ns[among & (sent_ns >= 0)])
+    sent = np.count_nonzero((sent_ns >= warmup_ns) & (sent_ns < warmup_ns + window_ns))
+    return int(sent) * NS_PER_S / window_ns if window_ns > 0 else None
+
+
+def cut_to_requests(scheduled_ns: Ints, *, warmup_ns: int, window_ns: int) -> bool:
+    """Whether a window was cut to its requests: a plan ends it 1 ns behind the last one of a cohort count.
+
+    Or begins it with the first one and ends it where the last one may be moved to by rounding: a trace replayed whole.
+    """
+    if not scheduled_ns.size:
+        return False
+    behind = warmup_ns + window_ns - int(scheduled_ns.max())
+    return behind == 1 or (behind <= _ROUNDED_NS and int(scheduled_ns.min()) == warmup_ns)

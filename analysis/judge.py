@@ -65,6 +65,9 @@ def judge_run(
     )
     told = () if server is None else tuple(server_findings(requests, server))
     goodput, token_goodput = (None, None) if facts.stopped_early else _goodput(cohort, good, facts)
+    # an early stop ends what there is to count
+    covered_ns = min(facts.window_ns, facts.stop_ns - facts.warmup_ns) if facts.stopped_early else facts.window_ns
+    window = {"warmup_ns": facts.warmup_ns, "window_ns": covered_ns}
     return RunVerdict(
         status=status,
         findings=(*findings, *told, *_notes(cohort, criteria)),
@@ -84,8 +87,8 @@ def judge_run(
         waiting_z=waiting.z if waiting else None,
         waiting_state=_state(waiting, limit),
         e2e_error_s=mean_error(cohort["e2e_s"].to_numpy(dtype=np.float64)[outcome_is(cohort, "ok")]),
-        realised_rate=realised_rate(cohort),
-        sent_rate=sent_rate(cohort),
+        realised_rate=realised_rate(cohort, **window),
+        sent_rate=sent_rate(requests, **window),
         goodput=goodput,
         token_goodput=token_goodput,
         summary=_summary(cohort),

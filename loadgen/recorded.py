@@ -68,6 +68,7 @@ class ReadTrace:
     end_ns: int
     sha256: str  # of what was read, before anything was done to it
     notes: tuple[str, ...]
+    rate: float  # of the window, whose silence counts
 
 
 def read_arrivals(scenario: Scenario) -> ReadTrace:
@@ -82,10 +83,10 @@ def read_arrivals(scenario: Scenario) -> ReadTrace:
         trace = jittered.trace
         notes.append(str(jittered))
     start_s, end_s = (0.0, np.inf) if scenario.trace_window is None else parse_window_s(scenario.trace_window)
-    used = trace
+    used, rate = trace, trace.rate
     if scenario.trace_window is not None:
         cut = window(trace, start_s, end_s)
-        used = cut.trace
+        used, rate = cut.trace, cut.arrivals.rate
         notes.append(str(cut))
     end_ns = trace.span_ns + 1 if end_s == np.inf else min(round(end_s * NS), trace.span_ns + 1)
     if len(used) < 2 or used.span_ns == 0:
@@ -96,7 +97,13 @@ def read_arrivals(scenario: Scenario) -> ReadTrace:
             remedy="use more of it",
         )
     return ReadTrace(
-        whole=trace, used=used, start_ns=round(start_s * NS), end_ns=end_ns, sha256=sha256, notes=tuple(notes)
+        whole=trace,
+        used=used,
+        start_ns=round(start_s * NS),
+        end_ns=end_ns,
+        sha256=sha256,
+        notes=tuple(notes),
+        rate=rate,
     )
 
 
@@ -146,8 +153,8 @@ class Recorded:
             method=scenario.rate_method,
             content_root=content_root(scenario),
             once_ns=read.start_ns,
-            once_speed=rate / read.used.rate if scenario.rate_method == "time" else 1.0,
-            once_factor=rate / read.used.rate,
+            once_speed=rate / read.rate if scenario.rate_method == "time" else 1.0,
+            once_factor=rate / read.rate,
         )
 
     def warnings(self, window_s: float, rates: tuple[float, float], *, candidates: int) -> list[str]:
@@ -160,8 +167,13 @@ class Recorded:
         if self.places is None:
             return notes
         for rate in sorted(set(rates)):
-            changed = change_rate(self.trace, rate / self.trace.rate, method=self.method, seed=0)
-            notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
+            if self.method == "time":
+                changed = change_rate(self.trace, rate / self.trace.rate, method=self.method)
+                notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
+            else:  # the whole trace has other bursts than the blocks that are thinned or laid over each other
+                first = Window(warmup_ns=0, window_ns=round(window_s * NS), tail_ns=0)
+                sent = self._stretch(rate, first, replicate=0, block=-1, seed=0)[2]
+                notes.append(f"at {rate:g} requests/s a run is like {sent}")
         if self.places.repeats:
             return [*notes, "replicates repeat one window of one sample path: only content differs between them"]
         used = self.places.used()
@@ -226,9 +238,19 @@ class Recorded:
 
         Raises `TraceError`, and `ScenarioError` where the trace is too short for warm-up and window.
         """
-        name = ""
         arrival_root = side_root(root_seed, more.get("arrival_seed"))
         seed = int(stream(arrival_root, "arrivals").integers(2**63))
+        trace, at_ns, origin = self._stretch(rate, window, replicate=replicate, block=block, seed=seed)
+        common = {"window": window, "rate": rate, "root_seed": root_seed, **more}
+        if not self.own_lengths:
+            return replace(make_plan(arrivals=Schedule(at_ns=at_ns), lengths=lengths, **common), origin=origin)
+        return recorded_plan(trace, at_ns, content_root=self.content_root, origin=origin, **common)
+
+    def _stretch(
+        self, rate: float, window: Window, *, replicate: int, block: int, seed: int
+    ) -> tuple[Trace, Int64s, str]:
+        """The part of the trace that a run sends, its instants in the run's time, and what was done to it."""
+        name = ""
         if self.places is None:
             assert self.once_speed is not None
             speed, factor, place_ns = self.once_speed, self.once_factor, self.once_ns
@@ -258,11 +280,7 @@ class Recorded:
         at_ns = lead_ns + trace.at_ns
         whole = int(np.searchsorted(at_ns, window.horizon_ns))
         trace, at_ns = (trace, at_ns) if whole == len(trace) else (trace.take(np.arange(whole)), at_ns[:whole])
-        origin = f"{name}{piece.name}, {how}; in the window {_shape(trace, at_ns, window)}"
-        common = {"window": window, "rate": rate, "root_seed": root_seed, **more}
-        if not self.own_lengths:
-            return replace(make_plan(arrivals=Schedule(at_ns=at_ns), lengths=lengths, **common), origin=origin)
-        return recorded_plan(trace, at_ns, content_root=self.content_root, origin=origin, **common)
+        return trace, at_ns, f"{name}{piece.name}, {how}; in the window {_shape(trace, at_ns, window)}"
 
 
 def content_root(scenario: Scenario) -> int | None:
@@ -276,4 +294,6 @@ def _shape(trace: Trace, at_ns: Int64s, window: Window) -> str:
     rows = np.arange(*np.searchsorted(at_ns, [window.warmup_ns, window.end_ns]))
     if rows.size < 2:
         return f"{rows.size} requests"
-    return f"{rows.size} requests, {arrival_shape(trace.take(rows))}"
+    lead_ns = int(at_ns[rows[0]]) - window.warmup_ns
+    shape = arrival_shape(trace.take(rows), lead_ns=lead_ns, window_ns=window.window_ns)
+    return f"{rows.size} requests, {shape}"

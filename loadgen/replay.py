@@ -36,7 +36,7 @@ def prepare_replay(scenario: Scenario) -> Setup:
             "--sessions dependent: no request of this part of the trace follows another; drop the option"
         )
     rate = _rate(scenario, read, asked=asked)
-    speed = rate / read.used.rate if scenario.rate_method == "time" else 1.0
+    speed = rate / read.rate if scenario.rate_method == "time" else 1.0
     # up to the last arrival where the trace has no more, and then beyond it by what rounding may move it
     window_ns = math.ceil((read.end_ns - read.start_ns) / speed) + 2 * (read.end_ns > read.whole.span_ns)
     scenario = scenario.model_copy(
@@ -49,14 +49,14 @@ def prepare_replay(scenario: Scenario) -> Setup:
 
 def _rate(scenario: Scenario, read: ReadTrace, *, asked: bool) -> float:
     if not asked:
-        return read.used.rate * (scenario.speed or 1.0)
+        return read.rate * (scenario.speed or 1.0)
     try:
         rate = float(scenario.rate)
     except ValueError:
         rate = math.nan
     if not 0 < rate < math.inf:
         raise ScenarioError(f"--rate {scenario.rate}: a replay has one rate, such as --rate 6, or its own")
-    change_rate(read.used, rate / read.used.rate, method=scenario.rate_method)  # refuses what the method cannot reach
+    change_rate(read.used, rate / read.rate, method=scenario.rate_method)  # refuses what the method cannot reach
     return rate
 
 

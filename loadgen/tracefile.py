@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -40,8 +41,8 @@ class Reading:
     on_invalid: str = "error"
     max_model_len: int | None = None  # rows with more tokens in all are unusable: `on_invalid` decides
 
-    def read(self, path: str) -> tuple[Trace, ReadReport]:
-        """Read one file. Raises `TraceError`, and `ScenarioError` for the options themselves."""
+    def read(self, path: str | Sequence[str]) -> tuple[Trace, ReadReport]:
+        """Read files as one trace. Raises `TraceError`, and `ScenarioError` for the options themselves."""
         return read_trace(
             path,
             format=self.format,

@@ -17,10 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.decode import REASONS, InstantDecoder, Reasons, code, decode_hashes, decode_tokens
+from traces.account import EXPECTED, FIXABLE, NAMES, in_order, notes_of, refuse_by_policy
+from traces.counts import decode_hashes, decode_tokens
+from traces.decode import InstantDecoder, Reasons, code
 from traces.errors import TraceError, printable
 from traces.formats.batch import Batch
 from traces.formats.detect import Found
+from traces.formats.layout import Filter
 from traces.report import ReadReport
 from traces.sessions import Codes, link_turns
 from traces.trace import MAX_TOKENS, NS, OUTCOMES, BlockHashes, Int64s, Trace
@@ -29,14 +32,6 @@ __all__ = ["Collector", "OnInvalid"]
 
 OnInvalid = Literal["error", "drop", "clip"]
 
-# rows left out under every policy: the source itself says that they are no request that could be sent
-_EXPECTED: Final = {"failed", "not_a_request"}
-_FATAL: Final = {"mixed_zone"}
-_NAMES: Final = list(REASONS)
-_FIXABLE: Final = np.array(
-    [name.split("_")[0] in ("missing", "zero", "negative", "huge") and not name.endswith("time") for name in _NAMES]
-)
-_SUSPECT_STEP_NS: Final = 1800 * NS
 _MAX_SPAN_NS: Final = 2**62  # 146 years: differences of instants stay within int64
 
 
@@ -52,7 +47,10 @@ class Collector:
     rows: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
-    first_fault: tuple[int, str, str] | None = None
+    first_fault: tuple[str, int, str, str] | None = None  # path, line, reason, value
+    seen: set[str] = field(default_factory=set)  # columns that had a value
+    extents: list[tuple[int, int]] = field(default_factory=list)  # of each file, on its own clock
+    more_notes: list[str] = field(default_factory=list)
     last_at: int | None = None
     inversions: int = 0
     step_back: tuple[int, int] = (0, 0)  # the largest one, ns, and its line
@@ -62,12 +60,27 @@ class Collector:
 
     def __post_init__(self) -> None:
         self.decoder = InstantDecoder(clock=self.found.clock)
+        self.extents.append((_MAX_SPAN_NS, -_MAX_SPAN_NS))
+
+    def next_file(self, path: str, found: Found) -> None:
+        """What follows is from another file of the same trace. Raises `TraceError` where that is another format."""
+        said = [(x.name, x.clock, x.block_tokens, bool(x.columns.hashes)) for x in (self.found, found)]
+        if said[0] != said[1]:
+            raise TraceError(
+                f"format {found.name}, and the files before it are {self.found.name}, or other in clock or block size",
+                path=path,
+                remedy="pass files of one kind together",
+            )
+        self.path, self.found = path, found
+        self.extents.append((_MAX_SPAN_NS, -_MAX_SPAN_NS))
 
     def add(self, batch: Batch) -> None:
         """Take the next rows of the file."""
         c, columns, n = self.found.columns, batch.columns, batch.line.size
         if n == 0:
             return
+        if self.found.paths:
+            self.seen |= {name for name, values in columns.items() if name not in self.seen and _any_value(values)}
         at, time_reasons = self.decoder.decode(columns[c.at])
         if self.found.ends:
             duration, bad = InstantDecoder(clock="s").decode(columns[c.duration])
@@ -81,6 +94,8 @@ class Collector:
             ids, counts, hash_reasons = decode_hashes(columns[c.hashes], n)
 
         reasons = batch.reasons.copy()
+        for one in self.found.filters:
+            _apply(one, columns[one.column], reasons)
         _note_failures(reasons, time_reasons, input_reasons, output_reasons, outcome, self._zero_fails)
         for more in (time_reasons, input_reasons, output_reasons, hash_reasons):
             reasons = np.where(reasons == 0, more, reasons)
@@ -88,7 +103,8 @@ class Collector:
             reasons[(reasons == 0) & (inputs + outputs > self.max_tokens)] = code("over_long")
         keep = reasons == 0
         if self.on_invalid == "clip":
-            unfixable = (time_reasons != 0) | (hash_reasons != 0) | (batch.reasons != 0)
+            left_out = np.isin(reasons, _LEFT_OUT)
+            unfixable = (time_reasons != 0) | (hash_reasons != 0) | (batch.reasons != 0) | left_out
             inputs, outputs = inputs.copy(), outputs.copy()
             fixed = self._clip(reasons, ~unfixable, inputs, outputs, (input_reasons, output_reasons))
             keep |= fixed
@@ -99,6 +115,9 @@ class Collector:
         else:
             line = batch.line
         self._watch_order(at, line)
+        if at.size:
+            least, most = self.extents[-1]
+            self.extents[-1] = (min(least, int(at.min())), max(most, int(at.max())))
         self._keep("at", at)
         self._keep("input", inputs[keep].astype(np.int32))
         self._keep("output", outputs[keep].astype(np.int32))
@@ -154,7 +173,7 @@ class Collector:
     ) -> npt.NDArray[np.bool_]:
         """Put fixable counts right in place; the rows so kept."""
         fixable = whole & _FIXABLE_OR_OK[sides[0]] & _FIXABLE_OR_OK[sides[1]]
-        rows: npt.NDArray[np.bool_] = fixable & (reasons != 0) & (reasons != code("not_a_request"))
+        rows: npt.NDArray[np.bool_] = fixable & (reasons != 0)
         huge = {"input": code("huge_input"), "output": code("huge_output")}
         for tokens, side, name in ((inputs, sides[0], "input"), (outputs, sides[1], "output")):
             faulty = rows & (side != 0)
@@ -168,17 +187,17 @@ class Collector:
     def _count(self, batch: Batch, reasons: Reasons, keep: npt.NDArray[np.bool_]) -> None:
         self.rows += reasons.size
         for counts, rows in ((self.dropped, ~keep), (self.clipped, keep)):
-            numbers = np.bincount(reasons[rows], minlength=len(_NAMES))
+            numbers = np.bincount(reasons[rows], minlength=len(NAMES))
             for reason in np.flatnonzero(numbers):
                 if reason:
-                    name = _NAMES[reason]
+                    name = NAMES[reason]
                     counts[name] = counts.get(name, 0) + int(numbers[reason])
         if self.first_fault is not None:
             return
         for row in np.flatnonzero(reasons):
-            name = _NAMES[reasons[row]]
-            if name not in _EXPECTED:
-                self.first_fault = (int(batch.line[row]), name, self._value(batch, int(row), name))
+            name = NAMES[reasons[row]]
+            if name not in EXPECTED:
+                self.first_fault = (self.path, int(batch.line[row]), name, self._value(batch, int(row), name))
                 return
 
     def _value(self, batch: Batch, row: int, reason: str) -> str:
@@ -187,15 +206,18 @@ class Collector:
         column = {"input": c.input, "output": c.output, "hashes": c.hashes}.get(side, c.at)
         if reason in ("bad_row", "over_long") or reason.startswith("missing"):
             return ""
-        return f" ({printable(batch.columns[column][row], 40)!r})"
+        try:
+            return f" ({printable(batch.columns[column][row], 40)!r})"
+        except (OverflowError, ValueError):  # an instant that Python has no date for
+            return f" (a {printable(batch.columns[column].type)} out of range)"
 
     def finish(self) -> tuple[Trace, ReadReport]:
         """The trace and its account. Raises `TraceError` by policy, or where nothing usable was read."""
-        self._judge()
+        refuse_by_policy(self)
         at = self._joined("at")
         n = at.size
         order = np.argsort(at, kind="stable") if self.inversions else None
-        notes = self._notes()
+        notes = notes_of(self)
         origin = int(at.min())
         if int(at.max()) - origin > _MAX_SPAN_NS:
             what = f"instants {(int(at.max()) - origin) / NS / 31_557_600:.0f} years apart"
@@ -226,17 +248,19 @@ class Collector:
             other = int(np.count_nonzero((counts > 0) & (counts != -(-trace.input_tokens // size))))
             if other:
                 notes.append(f"{other} rows have more or fewer block ids than blocks of {size} tokens in their input")
-        clock = self.found.clock + (
-            "" if self.found.clock != "iso" else " with zone" if self.decoder.zoned else " without zone, taken as UTC"
-        )
+        clock: str = self.found.clock
+        if self.decoder.typed:
+            clock = f"{self.decoder.typed}, the column's own type"
+        elif clock == "iso":
+            clock += " with zone" if self.decoder.zoned else " without zone, taken as UTC"
         return trace, ReadReport(
-            path=self.path,
+            path=self.path if len(self.extents) == 1 else f"{len(self.extents)} files, the last {self.path}",
             format=self.found.name,
             clock=clock,
             rows=self.rows,
             kept=n,
-            dropped=_in_order(self.dropped),
-            clipped=_in_order(self.clipped),
+            dropped=in_order(self.dropped),
+            clipped=in_order(self.clipped),
             inversions=self.inversions,
             ties=int(np.count_nonzero(trace.at_ns[1:] == trace.at_ns[:-1])),
             span_s=trace.span_ns / NS,
@@ -249,48 +273,6 @@ class Collector:
     def _joined(self, name: str) -> npt.NDArray[Any]:
         return np.concatenate(self.parts.pop(name))
 
-    def _judge(self) -> None:
-        def fault(what: str, line: int, rows: str, remedy: str) -> TraceError:
-            return TraceError(what, path=self.path, line=line, rows=rows, remedy=remedy)
-
-        if self.rows == 0:
-            raise fault("a header and no rows", 0, "0 rows", "pass a file with requests")
-        faults = {k: v for k, v in (self.dropped | self.clipped).items() if k not in _EXPECTED}
-        kept = self.rows - sum(self.dropped.values())
-        if self.first_fault is not None:
-            line, name, value = self.first_fault
-            listed = ", ".join(f"{v} {k}" for k, v in _in_order(faults).items())
-            rows = f"{sum(faults.values())} of {self.rows} rows cannot be used ({listed})"
-            if _FATAL & faults.keys():
-                raise fault(REASONS["mixed_zone"], line, rows, "give every time its zone")
-            if self.on_invalid == "error" or not kept:
-                clip = ", or clip to put counts right" if any(_FIXABLE[_NAMES.index(k)] for k in faults) else ""
-                remedy = f"pass --on-invalid drop to leave them out{clip}" if kept else "pass another --format or --map"
-                raise fault(REASONS[name] + value, line, rows, remedy)
-        if not kept:
-            listed = ", ".join(f"{v} {k}" for k, v in _in_order(self.dropped).items())
-            raise fault(
-                "no request that could be sent",
-                0,
-                f"{self.rows} rows ({listed})",
-                "pass --on-invalid clip to keep them",
-            )
-
-    def _notes(self) -> list[str]:
-        notes = list(self.found.notes)
-        if self.decoder.rounded:
-            notes.append(f"{self.decoder.rounded} timestamps finer than a nanosecond were rounded to one")
-        if self.inversions:
-            back, line = self.step_back
-            notes.append(
-                f"line {line}: the clock steps back by {back / NS:g} s, the most in this file; rows were sorted"
-            )
-            if self.found.clock == "iso" and not self.decoder.zoned and back >= _SUSPECT_STEP_NS:
-                notes.append(
-                    "local time across a change of summer time? two hours are then interleaved: convert to UTC"
-                )
-        return notes
-
     def _hashes(self, order: Int64s | None) -> BlockHashes | None:
         if "ids" not in self.parts:
             return None
@@ -302,7 +284,20 @@ class Collector:
         return hashes if order is None else hashes.take(order)
 
 
-_FIXABLE_OR_OK: Final = _FIXABLE | (np.arange(len(_NAMES)) == 0)
+_LEFT_OUT: Final = [code(name) for name in EXPECTED - {"failed"}]
+_FIXABLE_OR_OK: Final = FIXABLE | (np.arange(len(NAMES)) == 0)
+
+
+def _any_value(values: Any) -> bool:
+    return any(v is not None for v in values) if isinstance(values, list) else values.null_count < len(values)
+
+
+def _apply(left_out: Filter, values: Any, reasons: Reasons) -> None:
+    """Give rows the filter's reason, before any fault of theirs is looked for."""
+    encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
+    table = np.array([left_out.leaves_out(value) for value in encoded.dictionary.to_pylist()] + [False])
+    rows = table[np.asarray(pc.fill_null(encoded.indices, len(table) - 1))]
+    reasons[rows & (reasons == 0)] = code(left_out.reason)
 
 
 def _note_failures(
@@ -313,9 +308,5 @@ def _note_failures(
     if zero_fails:
         failed |= outputs == code("zero_output")
         outcome[failed] = OUTCOMES.index("failed")
-    uncounted = _FIXABLE[inputs] | _FIXABLE[outputs]
+    uncounted = FIXABLE[inputs] | FIXABLE[outputs]
     reasons[failed & uncounted & (times == 0) & (reasons == 0)] = code("failed")
-
-
-def _in_order(counts: dict[str, int]) -> dict[str, int]:
-    return {name: counts[name] for name in _NAMES if name in counts}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +16,17 @@ from traces.formats.batch import Batch
 from traces.formats.detect import FORMATS, Found, find_format
 from traces.formats.lines import read_lines
 from traces.formats.parquet import read_parquet
-from traces.formats.records import read_records
+from traces.formats.records import read_mapped, read_records
 from traces.formats.tables import read_csv
 from traces.report import ReadReport
-from traces.source import Source, open_source
+from traces.source import STDIN, Source, open_source
 from traces.trace import Trace
 
-__all__ = ["FORMATS", "read_trace"]
+__all__ = ["FORMATS", "files_of", "read_trace"]
 
 
 def read_trace(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     format: str | None = None,  # noqa: A002 - the name of the command line's option
     mapping: Mapping[str, str] | None = None,
@@ -33,14 +35,16 @@ def read_trace(
     on_invalid: OnInvalid = "error",
     max_tokens: int | None = None,
 ) -> tuple[Trace, ReadReport]:
-    """Read a trace file, exactly, in memory bounded by its columns.
+    """Read a trace, exactly, in memory bounded by its columns.
 
-    The format is told from the content; `format` (one of `FORMATS`) overrides. `mapping` reads any CSV, JSON-lines or
-    Parquet file: `timestamp`, `input`, `output`, optionally `hashes`, `session`, `id`, `parent`, `status` -> column,
-    and `unit` says what its timestamps are: `iso`, `s`, `ms`, `us` or `ns`. `block_tokens` overrides the format's
-    hash-block size. `on_invalid`: `error` refuses a file with unusable rows, `drop` leaves them out, `clip` puts token
-    counts right where that is possible and drops the rest; all count by reason. `max_tokens` makes longer rows
-    (input + output) unusable.
+    `path` is a file, a pattern such as `logs/*.jsonl`, a pipe, `-` for standard input, or several of these: files of
+    one kind and on one clock, put together as one trace. The format is told from the content; `format` (one of
+    `FORMATS`) overrides. `mapping` reads any CSV, JSON or Parquet file: `timestamp`, `input`, `output`, optionally
+    `hashes`, `session`, `id`, `parent`, `status` -> column, or the path of one (`usage.prompt_tokens`), and `unit` says
+    what its timestamps are: `iso`, `s`, `ms`, `us` or `ns`. `block_tokens` overrides the format's hash-block size.
+    `on_invalid`: `error` refuses a file with unusable rows, `drop` leaves them out, `clip` puts token counts right
+    where that is possible and drops the rest; all count by reason. `max_tokens` makes longer rows (input + output)
+    unusable.
 
     Raises `TraceError`, one line: file, line, what was wrong, how many rows, what to pass.
     """
@@ -48,29 +52,56 @@ def read_trace(
         raise TraceError(f"on_invalid {on_invalid!r}", remedy="pass error, drop or clip")
     if block_tokens is not None and block_tokens < 1:
         raise TraceError(f"a block of {block_tokens} tokens", remedy="pass --block-tokens 512, or 16")
-    with open_source(path) as source:
-        found = find_format(source, name=format, mapping=mapping or {}, unit=unit, block_tokens=block_tokens)
-        collector = Collector(path=str(path), found=found, on_invalid=on_invalid, max_tokens=max_tokens)
-        try:
-            for batch in _batches(source, found):
-                collector.add(batch)
-        except pa.ArrowException as fault:
-            what = f"a column of a type that holds no trace, or damaged data ({printable(fault)})"
-            raise source.fault(what, rows=f"{collector.rows} rows were read", remedy="write the file again") from None
+    collector: Collector | None = None
+    for one in files_of(path):
+        with open_source(one) as source:
+            found = find_format(source, name=format, mapping=mapping or {}, unit=unit, block_tokens=block_tokens)
+            if collector is None:
+                collector = Collector(path=str(one), found=found, on_invalid=on_invalid, max_tokens=max_tokens)
+            else:
+                collector.next_file(str(one), found)
+            try:
+                for batch in _batches(source, found):
+                    collector.add(batch)
+            except (pa.ArrowException, OSError) as fault:
+                what = f"a column of a type that holds no trace, or damaged data ({printable(fault)})"
+                rows = f"{collector.rows} rows were read"
+                raise source.fault(what, rows=rows, remedy="write the file again") from None
+            collector.more_notes += source.notes
+    assert collector is not None
     trace, report = collector.finish()
-    _check_blocks(path, trace)
+    _check_blocks(report.path, trace)
     return trace, report
 
 
+def files_of(path: str | Path | Sequence[str | Path]) -> list[str]:
+    """The files that names and patterns stand for, each once. Raises `TraceError` where one names none."""
+    asked = [str(path)] if isinstance(path, str | Path) else [str(one) for one in path]
+    files: dict[str, str] = {}
+    for one in asked:
+        # a name with brackets in it is a name first
+        matched = [one] if one == STDIN or os.path.lexists(one) or not glob.has_magic(one) else sorted(glob.glob(one))  # noqa: PTH207
+        if not matched:
+            raise TraceError("no file has such a name", path=one, remedy="pass the path of a trace file")
+        files |= {os.path.realpath(name): name for name in matched if name == one or Path(name).is_file()}
+    if not files:
+        raise TraceError("no files", remedy="pass the path of a trace file")
+    return list(files.values())
+
+
 def _batches(source: Source, found: Found) -> Iterator[Batch]:
+    columns = found.columns
+    more = [one.column for one in found.filters]
+    wanted = list(dict.fromkeys([*columns.names(), *more]))
     if found.reader == "csv":
-        counts = (found.columns.input, found.columns.output)
-        return read_csv(source, found.header, found.columns.names(), counts)
+        return read_csv(source, found.delimiter, found.header, wanted, (columns.input, columns.output))
     if found.reader == "parquet":
-        return read_parquet(source, found.columns.names())
-    if found.record_format is not None:
-        return read_records(source, found.record_format)
-    return read_lines(source, found.columns, dates=found.clock == "iso")
+        return read_parquet(source, wanted)
+    if found.export is not None:
+        return read_records(source, found.export)
+    if found.reader == "mapped":
+        return read_mapped(source, found.paths, columns.hashes)
+    return read_lines(source, columns, more, found.paths, found.sample, dates=found.clock == "iso")
 
 
 def _check_blocks(path: str | Path, trace: Trace) -> None:

@@ -36,7 +36,7 @@ class RateWindow:
 def read_rates(path: str | Path) -> tuple[RateWindow, ...]:
     """The windows of a rate table, in order. Raises `TraceError`."""
     with open_source(path) as source:
-        text = b"".join(block.data for block in source.blocks(quoted=False)).decode("utf-8", errors="replace")
+        text = b"".join(block.data for block in source.blocks()).decode("utf-8", errors="replace")
     windows: list[RateWindow] = []
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
         if not row:

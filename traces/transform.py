@@ -15,34 +15,43 @@ import numpy.typing as npt
 
 from traces.describe import ArrivalShape, arrival_shape
 from traces.errors import TraceError
-from traces.trace import NS, BlockHashes, Int64s, Trace
+from traces.trace import NS, BlockHashes, Trace
 
-__all__ = ["RateMethod", "Transformed", "change_rate", "jitter_within_tick", "lap", "scale_time", "superpose", "thin",
-           "to_rate", "window"]  # fmt: skip
+__all__ = ["RateMethod", "Transformed", "change_rate", "find_tick", "jitter_within_tick", "lap", "scale_time",
+           "superpose", "thin", "to_rate", "window"]  # fmt: skip
 
 RateMethod = Literal["time", "thin", "superpose"]
 MAX_COPIES: Final = 1000
+MIN_BATCHES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """A transform's result. `lead_ns`: from the start of what was transformed to the first arrival that is left."""
+    """A transform's result. `lead_ns`: from the start of what was transformed to the first arrival that is left.
+
+    `window_ns`: the length of what the trace is a window of, None for a whole trace.
+    """
 
     trace: Trace
     name: str
     arrivals: ArrivalShape
     lead_ns: int = 0
+    window_ns: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {len(self.trace)} requests, {self.arrivals}"
 
 
-def _done(trace: Trace, name: str, *, lead_ns: int = 0) -> Transformed:
-    return Transformed(trace=trace, name=name, arrivals=arrival_shape(trace), lead_ns=lead_ns)
+def _done(trace: Trace, name: str, *, lead_ns: int = 0, window_ns: int | None = None) -> Transformed:
+    shape = arrival_shape(trace, lead_ns=lead_ns if window_ns is not None else 0, window_ns=window_ns)
+    return Transformed(trace=trace, name=name, arrivals=shape, lead_ns=lead_ns, window_ns=window_ns)
 
 
 def window(trace: Trace, start_s: float, end_s: float = math.inf) -> Transformed:
-    """The requests in [start, end) seconds from the first arrival. Raises `TraceError` for an empty one."""
+    """The requests in [start, end) seconds from the first arrival; of what lies behind the last one nothing is known.
+
+    Rate, CV and dispersion count the window's silence. Raises `TraceError` for an empty one.
+    """
     if not 0 <= start_s < end_s:
         raise TraceError(
             f"a window from {start_s:g} s to {end_s:g} s", remedy="pass --window START..END, such as 10m..40m"
@@ -56,7 +65,13 @@ def window(trace: Trace, start_s: float, end_s: float = math.inf) -> Transformed
             rows=f"the trace spans {trace.span_ns / NS:.3f} s",
             remedy="pass a window inside it",
         )
-    return _done(trace.take(rows), f"window {start_s:g}..{end_s:g} s", lead_ns=int(trace.at_ns[rows[0]]) - start_ns)
+    end_ns = trace.span_ns + 1 if math.isinf(end_s) else min(round(end_s * NS), trace.span_ns + 1)
+    return _done(
+        trace.take(rows),
+        f"window {start_s:g}..{end_s:g} s",
+        lead_ns=int(trace.at_ns[rows[0]]) - start_ns,
+        window_ns=end_ns - start_ns,
+    )
 
 
 def lap(trace: Trace, start_ns: int, length_ns: int) -> Transformed:
@@ -73,7 +88,7 @@ def lap(trace: Trace, start_ns: int, length_ns: int) -> Transformed:
     if not rows.size:
         raise TraceError(f"no request in {what}", rows=f"the trace has {len(trace)}", remedy="pass a longer window")
     rows = rows[np.argsort(at[rows], kind="stable")]
-    return _done(trace.take(rows, at_ns=at[rows]), what, lead_ns=int(at[rows[0]]))
+    return _done(trace.take(rows, at_ns=at[rows]), what, lead_ns=int(at[rows[0]]), window_ns=length_ns)
 
 
 def _circle_ns(trace: Trace) -> int:
@@ -199,22 +214,44 @@ def change_rate(trace: Trace, factor: float, *, method: RateMethod, seed: int = 
     return _done(thinned.trace, f"{done.name}, {thinned.name}", lead_ns=thinned.lead_ns)
 
 
+def find_tick(trace: Trace) -> int:
+    """The tick of the clock that stamped a trace, ns.
+
+    Where arrivals come in batches, and nearly all of these lie about one and the same time (or a multiple of it) apart,
+    that time: Mooncake's batches come each 3 s, give or take a millisecond. Else the largest step that divides every
+    offset.
+    """
+    instants = trace.at_ns[np.flatnonzero(np.append(True, trace.at_ns[1:] != trace.at_ns[:-1]))]
+    step = int(np.gcd.reduce(trace.at_ns))
+    gaps = np.diff(instants)
+    if gaps.size < MIN_BATCHES or 2 * instants.size > len(trace):
+        return step
+    tick = int(np.median(gaps))
+    multiples = np.maximum(np.rint(gaps / tick), 1)
+    regular = np.abs(gaps - multiples * tick) <= 0.05 * tick
+    return tick if np.mean(regular) >= 0.95 else step
+
+
 def jitter_within_tick(trace: Trace, *, seed: int, tick_ns: int | None = None) -> Transformed:
     """Each arrival moved by a uniform time in [0, tick): breaks ties that a coarse clock made, and invents the rest.
 
-    `tick_ns`: the clock's resolution by default. The order of rows, and so of turns, stays. Raises `TraceError` for a
-    tick below 2 ns.
+    `tick_ns`: what `find_tick` finds by default. Nothing is moved beyond the next instant of the clock, so the order of
+    rows, and of turns, stays. Raises `TraceError` for a tick below 2 ns.
     """
-    tick = int(np.gcd.reduce(trace.at_ns)) if tick_ns is None else tick_ns
+    tick = find_tick(trace) if tick_ns is None else tick_ns
     if tick < 2:
         raise TraceError(
             f"a tick of {tick} ns leaves nothing to spread", remedy="pass the tick of the clock, such as 1s"
         )
-    ticks: Int64s = trace.at_ns // tick
-    jitter = np.random.default_rng(seed).integers(0, tick, size=len(trace))
+    at = trace.at_ns if tick_ns is None else trace.at_ns // tick * tick
+    starts = np.append(True, at[1:] != at[:-1])
+    instants = at[starts]
+    room = np.minimum(np.diff(instants, append=instants[-1] + tick), tick)
+    which = np.cumsum(starts) - 1
     # sorted inside each tick, so that the rows keep their order
-    jitter = jitter[np.lexsort((jitter, ticks))]
+    jitter = np.random.default_rng(seed).integers(0, room[which])
+    jitter = jitter[np.lexsort((jitter, which))]
     return _done(
-        trace.take(np.arange(len(trace)), at_ns=ticks * tick + jitter),
-        f"jitter within ticks of {tick} ns (seed {seed})",
+        trace.take(np.arange(len(trace)), at_ns=at + jitter),
+        f"jitter within ticks of {tick / NS:g} s (seed {seed})",
     )

@@ -66,7 +66,7 @@ def measure(rate: float, model: dict[str, Any]) -> tuple[dict[str, Any], RateVer
         assert len(cohort) == n - warmup
         waited_ns = numbers(cohort, "headers_ns") - numbers(cohort, "sent_ns")
         waits.append(nearest_rank(np.sort(waited_ns), 0.95) / 1e6)
-        realised.append(realised_rate(cohort))
+        realised.append(realised_rate(cohort, warmup_ns=warmup_ns, window_ns=end_ns - warmup_ns))
         verdicts.append(judge_run(requests, facts, CRITERIA))
     verdict = judge_rate(rate, verdicts, CRITERIA, len(model["seeds"]))
     assert verdict.attain_min is not None

@@ -163,3 +163,16 @@ def test_over_http_turns_wait_for_answers_and_prefixes_are_found_again(loadgen: 
     assert "SEMI-OPEN" in done.stdout
     assert "blocked: " in done.stdout
     assert "in all" in done.stdout
+
+
+def test_a_replayed_window_counts_its_silence(loadgen: Any, tmp_path: Path) -> None:
+    rows = [*range(30), *(60 + i / 10 for i in range(30)), *range(131, 200)]
+    (tmp_path / "gap.csv").write_text("t,i,o\n" + "".join(f"{at},100,10\n" for at in rows))
+    options = ["--map", "timestamp=t,input=i,output=o", "--unit", "s", "--window", "30s..130s", "--warmup", "0s"]
+    options += ["--target", "virtual:fcfs-fast", "--min-requests", "10", "--json"]
+    told = json.loads(loadgen("replay", "gap.csv", *options, code=None).stdout)
+    assert told["verdict"]["cohort"] == 30
+    assert told["verdict"]["realised_rate"] == pytest.approx(0.3)
+    assert told["verdict"]["sent_rate"] == pytest.approx(0.3)
+    assert told["verdict"]["rate"] == pytest.approx(0.3)
+    assert "30 requests, rate 0.3000/s over 100.000 s" in told["replay"]["origin"]

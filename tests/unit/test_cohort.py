@@ -50,13 +50,34 @@ def test_nothing_to_describe_says_nothing() -> None:
     assert set(describe(np.array([1.0]), np.array([False]))) == {"p50_all", "p95_all", "p99_all", "max_all", "mean_all"}
 
 
-def test_rates_are_gaps_over_span() -> None:
-    rows = [{"scheduled_ns": i * 10**9, "sent_ns": 2 * i * 10**9 if i != 1 else -1} for i in range(4)]
-    cohort = table(rows)
-    assert realised_rate(cohort) == 1.0
-    assert sent_rate(cohort) == pytest.approx(2 / 6)
+S = 10**9
+
+
+def test_a_windows_silence_counts_in_its_rates() -> None:
+    rows = [{"scheduled_ns": i * S // 10, "sent_ns": i * S // 10 if i != 1 else -1} for i in range(30)]
+    window = {"warmup_ns": 0, "window_ns": 100 * S}
+    assert realised_rate(table(rows), **window) == pytest.approx(0.3)
+    assert sent_rate(table(rows), **window) == pytest.approx(0.29)
+
+
+def test_what_is_sent_in_the_window_counts_whenever_it_was_due() -> None:
+    late = [{"scheduled_ns": at * S, "sent_ns": (at + 3) * S} for at in range(10)]
+    assert sent_rate(table(late), warmup_ns=4 * S, window_ns=4 * S) == 1.0
+    assert sent_rate(table(late), warmup_ns=0, window_ns=5 * S) == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(("first", "behind"), [(1, 1), (0, 3)], ids=["cohort count", "whole trace"])
+def test_a_window_cut_to_its_requests_has_the_rate_of_their_gaps(first: int, behind: int) -> None:
+    rows = [{"scheduled_ns": i * S, "sent_ns": 2 * i * S if i != 1 else -1} for i in range(first, 4)]
+    window = {"warmup_ns": 0, "window_ns": 3 * S + behind}
+    assert realised_rate(table(rows), **window) == 1.0
+    assert sent_rate(table(rows), **window) == pytest.approx(0.5 if first else 2 / 6)
+
+
+def test_instants_without_a_span_have_no_rate() -> None:
     assert event_rate(np.array([5])) is None
     assert event_rate(np.array([5, 5])) is None
+    assert realised_rate(table([]), warmup_ns=0, window_ns=0) is None
 
 
 def test_a_metric_that_no_good_request_has_is_left_out_whatever_failed() -> None:

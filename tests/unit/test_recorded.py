@@ -242,7 +242,7 @@ def test_arrivals_are_fitted_to_a_trace(tmp_path: Path) -> None:
 def test_the_hash_of_a_scenario_covers_what_its_files_hold(file: Path) -> None:
     before = prepare(scenario(file))
     assert before.scenario.trace_sha256 == made().sha256
-    write_trace(made(seed=2), file, "parquet")
+    write_trace(made(seed=2), file, "parquet", force=True)
     after = prepare(scenario(file))
     assert before.scenario.sha256 != after.scenario.sha256
     with pytest.raises(ScenarioError, match="the file holds other requests than it did"):
@@ -315,3 +315,16 @@ def test_files_of_a_scenario_lie_beside_it(file: Path) -> None:
     assert chosen.lengths == f"trace:{file}"
     workload = Workload.of(chosen)
     assert pinned(chosen, workload).lengths_sha256 is not None
+
+
+@pytest.mark.parametrize(("method", "rate"), [("superpose", "12"), ("thin", "2.5")])
+def test_the_figures_of_a_superposition_are_those_of_what_a_run_sends(file: Path, method: str, rate: str) -> None:
+    chosen = scenario(file, rate=rate, rate_method=method)
+    workload = Workload.of(chosen)
+    (note,) = [note for note in workload.notes if note.startswith(f"at {rate} requests/s")]
+    assert "a run is like block 1: 60 s from 0 s on" in note
+    plan = workload.plan(float(rate), 1, workload.window(0.0))
+    here = int((plan.schedule.at_ns < 60 * NS).sum())
+    told = int(note.split("in the window ")[1].split(" requests, rate ")[0])
+    assert told == pytest.approx(here, rel=0.2)  # other rotations, or other draws, of one block
+    assert f"rate {told / 60:.4f}/s over 60.000 s" in note

@@ -181,6 +181,7 @@ def test_sessions_are_found(name: str, tmp_path: Path) -> None:
 
 def test_every_format_is_read_somewhere() -> None:
     explicit = {"guidellm", "generic", "loadgen"}
+    explicit |= {"kong", "bedrock", "sglang", "openai", "vertex", "openinference", "langsmith", "apim"}  # of gateways
     assert {case[2] for case in CASES} | explicit == set(FORMATS)
 
 
@@ -196,7 +197,7 @@ def test_one_content_two_units(tmp_path: Path) -> None:
 
 def test_one_odd_row_does_not_hide_a_format(tmp_path: Path) -> None:
     good = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
-    path = _write(tmp_path, _jsonl(good, good | {"hash_ids": [0]}, good))
+    path = _write(tmp_path, _jsonl(good, good | {"hash_ids": [0]}, good | {"timestamp": 60_000}))
     assert read_trace(path)[1].format == "mooncake"
 
 

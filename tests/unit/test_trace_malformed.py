@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
+import tarfile
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +73,6 @@ REFUSED = [
     Bad("one_column_too_many", _azure(A, B.replace(b"\n", b",7\n")), 3, ("the row cannot be parsed", "1 of 2 rows")),
     Bad("other_columns", b"a,b,c\n1,2,3\n", 1, ("no known format has the columns a, b, c", "--map timestamp=")),
     Bad("no_header", A + B, 1, ("no known format has the columns 2023-11-16", "--map")),
-    Bad("semicolons", _azure(A).replace(b",", b";"), 1, ("no known format has the columns TIMESTAMP;ContextTokens",)),
     Bad("column_twice", b"TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n", 1, ("'ContextTokens' twice",)),
     Bad(
         "wrong_format_asked",
@@ -146,6 +150,7 @@ REFUSED = [
     Bad("json_true", MOON + MOON.replace(b'output_length": 5', b'output_length": true'), 2, ("no whole number",)),
     Bad("json_exponent", MOON + MOON.replace(b'timestamp": 0', b'timestamp": 1e30'), 2, ("cannot be read",)),
     Bad("json_too_deep", MOON + b"[" * 200_000 + b"\n", 2, ("the row cannot be parsed",)),
+    Bad("json_endless_exponent", MOON + MOON.replace(b'": 0,', b'": 0e9999999999999999999,'), 2, ("cannot be read",)),
     Bad("fractional_hashes", MOON + MOON.replace(b"[0, 1]", b"[0.5]"), 2, ("block ids that are no list of integers",)),
     Bad(
         "no_hashes_no_unit",
@@ -217,6 +222,24 @@ def _read(tmp_path: Path, data: bytes, **options: Any) -> Any:
     return read_trace(path, **options)
 
 
+def _tar(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def _zip(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -230,15 +253,40 @@ def _read(tmp_path: Path, data: bytes, **options: Any) -> Any:
         pa.compress(_azure(A, B, C), codec="zstd", asbytes=True),
         _azure(A, B, C).replace(b"374", b"374.0").replace(b",396,", b',"396",'),
         _azure(A, B, C).replace(b"TIMESTAMP,", b" TIMESTAMP ,"),
+        _azure(A, B, C).replace(b",", b";"),
+        _azure(A, B, C).replace(b",", b"\t"),
+        _azure(A, B, C).replace(b",", b", "),
+        bz2.compress(_azure(A, B, C)),
+        lzma.compress(_azure(A, B, C)),
+        gzip.compress(_tar({"t.csv": _azure(A, B, C), "._t.csv": b"x"})),
+        _zip({"a/t.csv": _azure(A, B, C), "__MACOSX/._t.csv": b"x"}),
+        _zip({"t.csv.gz": gzip.compress(_azure(A, B, C))}),
     ],
     ids=["plain", "crlf", "bom", "no_final_newline", "trailing_blanks", "inner_blanks", "gzip_members", "zstd",
-         "quotes_and_point_zero", "spaces_in_header"],
+         "quotes_and_point_zero", "spaces_in_header", "semicolons", "tabs", "blanks", "bz2", "xz",
+         "tar_gz", "zip", "gzip_in_zip"],
 )  # fmt: skip
 def test_harmless_variants_read_the_same(data: bytes, tmp_path: Path) -> None:
     trace, report = _read(tmp_path, data)
     assert trace.at_ns.tolist() == [0, 4_314_579_000, 4_541_877_000]
     assert trace.input_tokens.tolist() == [374, 396, 879]
     assert (report.rows, report.kept, report.dropped) == (3, 3, {})
+
+
+@pytest.mark.parametrize("pack", [_tar, _zip])
+def test_an_archive_of_several_files_is_named_with_them(pack: Any, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"archive of 2 files \(a.csv, b.csv\)"):
+        _read(tmp_path, pack({"a.csv": _azure(A), "b.csv": _azure(B)}))
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, lambda data: _zip({"a": data})])
+def test_a_damaged_archive_is_one_line(pack: Any, tmp_path: Path) -> None:
+    whole = pack(_azure(A, *[B] * 20_000))
+    with pytest.raises(TraceError):
+        _read(tmp_path, whole[: len(whole) // 2])
+    broken = whole[: len(whole) // 2] + bytes(20) + whole[len(whole) // 2 + 20 :]
+    with pytest.raises(TraceError):
+        _read(tmp_path, broken)
 
 
 def test_lines_are_exact_behind_blanks_and_quoted_line_ends(tmp_path: Path) -> None:
@@ -338,7 +386,7 @@ def test_a_fault_in_a_late_block_keeps_its_line(tmp_path: Path, monkeypatch: pyt
     from traces.source import Source
 
     whole = Source.blocks
-    monkeypatch.setattr(Source, "blocks", lambda self, *, quoted: whole(self, quoted=quoted, block_bytes=1000))
+    monkeypatch.setattr(Source, "blocks", lambda self, *, quoted=b"": whole(self, quoted=quoted, block_bytes=1000))
     with pytest.raises(TraceError, match=r"t\.csv:5002: .*1 of 5001 rows"):
         read_trace(path)
     trace, _ = read_trace(path, on_invalid="drop")
@@ -352,6 +400,12 @@ VALID = [
     b'request_created_at,prompt_tokens,completion_tokens,request_body\n2024-01-01T00:00:00Z,5,6,"a,\nb"\n',
     b'{"data": [{"startTime": "2025-12-17T16:09:00.875Z", "usageDetails": {"input": 9, "output": 8}}]}',
     b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "5", "attributes": []}]}]}]}\n',
+    b'[{"type": "GENERATION", "startTime": "2025-12-17T16:09:00.875Z", "usageDetails": {"input": 9, "output": 8}}]',
+    b'{"started_at": 5, "ai": {"proxy": {"usage": {"prompt_tokens": 9, "completion_tokens": 8}}}}\n' * 2,
+    b'{"timestamp": "2025-05-29T13:46:20+00:00", "event": "request.finished", "rid": "r", "out": {"meta_info": '
+    b'{"prompt_tokens": 9, "completion_tokens": 8, "e2e_latency": 1.0}}}\n',
+    b"TimeGenerated;PromptTokens;CompletionTokens\n3/1/2025 1:00:00 PM;9;8\n3/13/2025 1:00:00,5 PM;9;8\n",
+    b'{"logging_time": "2025-03-01 12:00:00.5 UTC", "full_response": "{\\"usage\\": {\\"input_tokens\\": 9}}"}\n',
     b"row,at_ns,input_tokens,output_tokens,outcome,session,parent,hash_ids_16\n0,0,5,6,ok,0,-1,1 2\n1,9,5,6,,0,0,\n",
 ]
 EDITS = st.lists(

@@ -12,7 +12,7 @@ from traces.describe import arrival_shape, describe, dispersion, nearest_rank
 from traces.errors import TraceError
 from traces.prefix import cached_tokens
 from traces.trace import NS, BlockHashes, Trace
-from traces.transform import jitter_within_tick, scale_time, superpose, thin, to_rate, window
+from traces.transform import find_tick, jitter_within_tick, scale_time, superpose, thin, to_rate, window
 
 
 def make(
@@ -245,3 +245,47 @@ def test_a_trace_is_immutable_and_says_what_contradicts_it() -> None:
         make([0, 1], session=[0, 0], parent=[1, -1])
     with pytest.raises(TraceError, match="sessions without parents"):
         make([0, 1], session=[0, 0])
+
+
+def test_a_window_counts_its_silence_in_rate_cv_and_dispersion() -> None:
+    burst = [60 + i / 10 for i in range(30)]
+    part = window(make([0, 29, *burst, 130, 199]), 30, 130)
+    assert (len(part.trace), part.lead_ns, part.window_ns) == (30, 30 * NS, 100 * NS)
+    assert part.arrivals.rate == pytest.approx(0.3)
+    # 29 gaps of 0.1 s and one of 97.1 s: mean 100/30
+    gaps = np.array([0.1] * 29 + [97.1])
+    assert part.arrivals.gap_cv == pytest.approx(gaps.std() / gaps.mean())
+    counts = np.array([10] * 3 + [0] * 97)
+    assert part.arrivals.dispersion[1.0] == pytest.approx(counts.var() / counts.mean())
+    counts = np.array([0] * 3 + [30] + [0] * 6)
+    assert part.arrivals.dispersion[10.0] == pytest.approx(counts.var() / counts.mean())
+    found = describe(part.trace, lead_ns=part.lead_ns, window_ns=part.window_ns, series_bins=10)
+    assert found.arrivals == part.arrivals
+    assert (found.series_bin_s, found.series.tolist()) == (10.0, [0, 0, 0, 30, 0, 0, 0, 0, 0, 0])
+
+
+def test_a_window_that_is_the_whole_trace_is_measured_as_one() -> None:
+    trace = make([0, 1, 2, 3])
+    assert window(trace, 0).arrivals == window(trace, 0, 1e6).arrivals == describe(trace).arrivals
+    assert describe(trace).arrivals.rate == 1.0
+    # an open end is that of the recording: what came later is not known, what came before is silence
+    assert window(make([0, 97, 98, 99, 100]), 50).arrivals.rate == pytest.approx(4 / 50)
+
+
+def test_the_tick_of_batches_is_the_time_between_them() -> None:
+    rng = np.random.default_rng(1)
+    batches = np.cumsum(rng.integers(2999, 3002, 200)) / 1000
+    trace = make(np.repeat(batches - batches[0], rng.integers(1, 9, 200)))
+    assert int(np.gcd.reduce(trace.at_ns)) == 1_000_000
+    assert find_tick(trace) == 3 * NS
+    spread = jitter_within_tick(trace, seed=1)
+    moved = spread.trace.at_ns + spread.lead_ns
+    assert spread.arrivals.gap_cv < 1.2 < describe(trace).arrivals.gap_cv
+    assert (np.diff(moved) >= 0).all()
+    assert spread.trace.input_tokens.tolist() == trace.input_tokens.tolist()
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.5, 5.0])
+def test_the_tick_of_whole_seconds_is_one_however_busy_they_are(rate: float) -> None:
+    at = np.floor(np.cumsum(np.random.default_rng(2).exponential(1 / rate, 2000)))
+    assert find_tick(make(at - at[0])) == NS

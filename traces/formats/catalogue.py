@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from traces.decode import Clock
-from traces.formats.layout import Layout
+from traces.formats.layout import Filter, Layout
 
-__all__ = ["LAYOUTS", "OWN_HASHES"]
+__all__ = ["LAYOUTS", "OWN_HASHES", "TOTALS"]
 
 OWN_HASHES: Final = "hash_ids_"  # our tables name the block size in the column: hash_ids_512
 
@@ -16,12 +16,19 @@ _TABLE: Final = ("table",)
 _RELATIVES: Final = ("chat_id", "session_id", "delay", "messages", "text_input", "payload")
 
 
+# columns of reports that add requests up: their rows are no requests
+TOTALS: Final = frozenset(
+    {"num_model_requests", "n_requests", "n_context_tokens_total", "api_requests", "successful_requests",
+     "countObservations", "request_count", "requests_count", "num_requests"}
+)  # fmt: skip
+
+
 def _timed(name: str, about: str, clock: Clock, block_tokens: int, **more: Any) -> Layout:
     """A layout with Mooncake's keys, in a unit and with a block size of its own."""
     return Layout(
         name=name,
         about=about,
-        container=("lines",),
+        container=("lines", "table"),
         at=("timestamp",),
         input=("input_length",),
         output=("output_length",),
@@ -125,6 +132,14 @@ LAYOUTS: Final = (
         output=("completion_tokens",),
         session=("session_id",),
         status=("status",),
+        filters=(
+            Filter(column="cache_hit", reason="cache_hit", drop="true"),
+            Filter(
+                column="call_type",
+                reason="no_generation",
+                drop=r".*(embedding|image|moderation|transcription|speech|rerank|file|batch|ocr|search).*",
+            ),
+        ),
         marks=("request_id",),
     ),
     Layout(
@@ -144,6 +159,43 @@ LAYOUTS: Final = (
         input=("inputUsage", "promptTokens", "inputTokens", "Input Tokens"),
         output=("outputUsage", "completionTokens", "outputTokens", "Output Tokens"),
         session=("sessionId",),
+        status=("level",),
+        ok_status=frozenset({"default", "debug", "warning", ""}),
+        filters=(Filter(column="type", reason="not_a_request", keep="generation"),),
+    ),
+    Layout(
+        name="langsmith",
+        about="LangSmith runs",
+        container=("table", "lines"),
+        at=("start_time",),
+        input=("prompt_tokens",),
+        output=("completion_tokens",),
+        status=("status",),
+        ok_status=frozenset({"success", "pending", ""}),
+        filters=(Filter(column="run_type", reason="not_a_request", keep="llm"),),
+        marks=("run_type",),
+        notes=("session_id is the project in LangSmith: no sessions are read from it",),
+    ),
+    Layout(
+        name="openinference",
+        about="OpenInference spans as a table (Phoenix)",
+        container=("table", "lines"),
+        at=("start_time",),
+        input=("attributes.llm.token_count.prompt",),
+        output=("attributes.llm.token_count.completion",),
+        session=("attributes.session.id",),
+        status=("status_code",),
+        ok_status=frozenset({"ok", "unset", ""}),
+        filters=(Filter(column="span_kind", reason="not_a_request", keep="llm"),),
+    ),
+    Layout(
+        name="apim",
+        about="Azure API Management's ApiManagementGatewayLlmLog",
+        container=("table", "lines"),
+        at=("TimeGenerated [UTC]", "TimeGenerated"),
+        input=("PromptTokens",),
+        output=("CompletionTokens",),
+        filters=(Filter(column="SequenceNumber", reason="not_a_request", keep="0"),),
     ),
     Layout(
         name="access_log",
@@ -156,6 +208,7 @@ LAYOUTS: Final = (
         session=("session.id", "session_id"),
         status=("response_code", "status"),
         duration=("request_time",),
-        alien=("startTime", "request_created_at"),
+        alien=("startTime", "request_created_at", "run_type"),
+        any_of=("response_code", "request_time"),
     ),
 )

@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from traces.decode import CLOCKS, Clock
-from traces.errors import printable
-from traces.formats.catalogue import LAYOUTS, OWN_HASHES
-from traces.formats.layout import Columns, Layout
-from traces.formats.lines import head_records, load_json
+from traces.errors import TraceError, printable
+from traces.formats.catalogue import LAYOUTS, OWN_HASHES, TOTALS
+from traces.formats.documents import head_objects, one_a_line
+from traces.formats.evidence import MARK, Unit, unit_of
+from traces.formats.exports import EXPORTS, Export
+from traces.formats.layout import Columns, Filter, Layout
+from traces.formats.lines import find_paths
 from traces.formats.parquet import parquet_names
-from traces.formats.records import FIELDS, RECORD_FORMATS, RecordFormat
-from traces.formats.tables import split_header
-from traces.source import Source
+from traces.formats.records import FIELDS, OTLP
+from traces.formats.tables import DELIMITERS, split_header
+from traces.source import MAX_HEAD_BYTES, Source
 
-__all__ = ["FORMATS", "GENERIC_PARTS", "Found", "find_format"]
+__all__ = ["FORMATS", "GENERIC_PARTS", "Found", "absent_columns", "find_format"]
 
-FORMATS: Final = tuple(dict.fromkeys([x.name for x in (*LAYOUTS, *RECORD_FORMATS)] + ["generic"]))
+_EXPORTS: Final = (OTLP, *EXPORTS)
+FORMATS: Final = tuple(dict.fromkeys([x.name for x in (*LAYOUTS, *_EXPORTS)] + ["generic"]))
 GENERIC_PARTS: Final = {"timestamp": "at", "input": "input", "output": "output", "hashes": "hashes",
                         "session": "session", "id": "row_id", "parent": "parent", "status": "status"}  # fmt: skip
 _SERVEGEN: Final = re.compile(rb"\d+,[\d.eE+-]+,[\d.eE+-]+,(Gamma|Weibull)?,[\d.eE+-]+,[\d.eE+-]+\s*$")
+_TWINS: Final = {"mooncake", "timed_trace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A format with its columns in one file. `reader` is csv, lines, records or parquet."""
+    """A format with its columns in one file. `reader` is csv, lines, mapped, records or parquet."""
 
     name: str
     reader: str
-    layout: Layout | None
     columns: Columns
     clock: Clock
     block_tokens: int
     header: list[str]
-    record_format: RecordFormat | None = None
+    delimiter: bytes = b","
+    layout: Layout | None = None
+    export: Export | None = None
     ends: bool = False  # the timestamp is the request's end
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of this format should know."""
-        form = self.layout or self.record_format
-        return form.notes if form else ()
+    filters: tuple[Filter, ...] = ()
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sample: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what a reader of this file should know
 
 
 def find_format(
@@ -61,8 +64,7 @@ def find_format(
     if unit is not None:
         raise source.fault("--unit belongs to --map; a known format defines its unit", remedy="leave --unit out")
     if source.container == "parquet":
-        names = parquet_names(source)
-        return _flat(source, name, names, "parquet", block_tokens)
+        return _chosen(source, name, parquet_names(source), "parquet", block_tokens)
     if source.head.lstrip()[:1] in (b"{", b"["):
         return _json(source, name, block_tokens)
     if _SERVEGEN.match(source.head.partition(b"\n")[0]):
@@ -72,20 +74,49 @@ def find_format(
             rows="0 requests",
             remedy="draw arrivals from it with traces.servegen",
         )
-    return _flat(source, name, split_header(source), "csv", block_tokens)
+    delimiter = _delimiter(source, lambda names: bool(_candidates(name, names, "csv")))
+    return _chosen(source, name, split_header(source, delimiter), "csv", block_tokens, delimiter=delimiter)
 
 
-def _flat(source: Source, name: str | None, names: list[str], reader: str, block_tokens: int | None) -> Found:
-    candidates = [x for x in LAYOUTS if (x.name == name if name else x.claims(names) and not x.explicit)]
-    if reader == "csv":
-        candidates = [x for x in candidates if "table" in x.container]
-    return _chosen(source, name, names, reader, candidates, block_tokens)
+def _delimiter(source: Source, fits: Any) -> bytes:
+    """The delimiter whose header fits, else the one that parts most."""
+    headers = {mark: split_header(source, mark) for mark in DELIMITERS}
+    return next((m for m, names in headers.items() if fits(names)), max(headers, key=lambda m: len(headers[m])))
+
+
+def _candidates(name: str | None, names: list[str], reader: str) -> list[Layout]:
+    container = {"csv": "table", "lines": "lines"}.get(reader)
+    return [
+        layout
+        for layout in LAYOUTS
+        if (container is None or container in layout.container)
+        and (layout.name == name if name else layout.claims(names) and not layout.explicit)
+    ]
 
 
 def _chosen(
-    source: Source, name: str | None, names: list[str], reader: str, candidates: list[Layout], block_tokens: int | None
+    source: Source,
+    name: str | None,
+    names: list[str],
+    reader: str,
+    block_tokens: int | None,
+    *,
+    delimiter: bytes = b",",
+    head: list[dict[str, Any]] | None = None,
 ) -> Found:
+    candidates = _candidates(name, names, reader)
+    notes: tuple[str, ...] = ()
+    size = 0
+    if name is None and {layout.name for layout in candidates} == _TWINS:
+        candidates, size, notes = _decided(candidates, unit_of(head or [], whole=source.whole))
     shown = ", ".join(printable(n, 30) for n in names[:12]) + (", …" if len(names) > 12 else "")
+    if name is None and (totals := TOTALS.intersection(names)):
+        raise source.fault(
+            f"totals of many requests in a row (column {sorted(totals)[0]}), not requests",
+            line=1,
+            rows="nothing was read",
+            remedy="export the single requests",
+        )
     if not candidates and name is None:
         raise source.fault(
             f"no known format has the columns {shown}",
@@ -107,38 +138,62 @@ def _chosen(
             rows="nothing was read",
             remedy="leave --format out, or pass --map",
         )
+    if name in _TWINS and head and MARK in head[0] and (said := unit_of(head, whole=source.whole)) is not None:
+        if said.clock != layout.clock:
+            raise source.fault(f"not in format {name}: {said.reason}", line=1, remedy="leave --format out")
+        size = said.block_tokens
     own = next((n for n in names if layout.name == "loadgen" and re.fullmatch(OWN_HASHES + r"\d{1,6}", n)), "")
     if own:
         columns = replace(columns, hashes=own)
     clock, ends = layout.clock_of(columns.at)
-    blocks = int(own.removeprefix(OWN_HASHES)) if own else block_tokens or layout.block_tokens
     return Found(
         name=layout.name,
         reader=reader,
         layout=layout,
         columns=columns,
         clock=clock,
-        block_tokens=blocks,
+        block_tokens=int(own.removeprefix(OWN_HASHES)) if own else block_tokens or size or layout.block_tokens,
         header=names,
+        delimiter=delimiter,
         ends=ends,
+        filters=tuple(f for f in layout.filters if f.column in names),
+        sample=head[0] if head else {},
+        notes=(*layout.notes, *notes),
     )
 
 
+def _decided(candidates: list[Layout], unit: Unit | None) -> tuple[list[Layout], int, tuple[str, ...]]:
+    """The one of the twins that the content proves; both where it does not."""
+    if unit is None:
+        return candidates, 0, ()
+    return [x for x in candidates if x.clock == unit.clock], unit.block_tokens, (unit.reason,)
+
+
 def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
-    head = head_records(source)
-    document: Any = (head[0] if len(head) == 1 else head) or _whole_sample(source)
-    forms = [x for x in RECORD_FORMATS if (x.name == name if name else x.claims(document))]
+    head = head_objects(source)
+    while True:
+        forms = [x for x in _EXPORTS if (x.name == name if name else any(x.claims(record) for record in head))]
+        names = list(dict.fromkeys(key for record in head for key in record))
+        fitting = {layout.name for layout in _candidates(name, names, "lines")}
+        open_unit = fitting == _TWINS and unit_of(head, whole=source.whole) is None
+        if forms or (fitting and not open_unit) or len(source.head) >= MAX_HEAD_BYTES:
+            break
+        # lines of another kind may stand in front (health checks, start-up messages), or many of one instant
+        if not source.look_further(8 * len(source.head)):
+            break
+        head = head_objects(source, limit=20_000)
     if forms:
         form = forms[0]
         return Found(
             name=form.name,
             reader="records",
-            layout=None,
-            columns=FIELDS,
+            columns=replace(FIELDS, duration="duration") if form.ends else FIELDS,
             clock=form.clock,
             block_tokens=0,
             header=[],
-            record_format=form,
+            export=form,
+            ends=form.ends,
+            notes=form.notes,
         )
     if not head:
         raise source.fault(
@@ -147,43 +202,33 @@ def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
             rows="nothing was read",
             remedy="write one object a line",
         )
-    names = list(dict.fromkeys(key for record in head for key in record))
-    candidates = [x for x in LAYOUTS if "lines" in x.container]
-    candidates = [x for x in candidates if (x.name == name if name else x.claims(names) and not x.explicit)]
-    if {x.name for x in candidates} == {"mooncake", "timed_trace"}:
-        evidence = _mooncake_or_timed(head)
-        candidates = [x for x in candidates if evidence in (x.name, None)]
-    return _chosen(source, name, names, "lines", candidates, block_tokens)
+    _refuse_kinds(source, head)
+    reader = "lines" if one_a_line(source) else "mapped"
+    found = _chosen(source, name, [n for n in names if n != MARK], "lines", block_tokens, head=head)
+    wanted = [*found.columns.names(), *(f.column for f in found.filters)]
+    return replace(found, reader=reader, paths=_literal(wanted))
 
 
-def _mooncake_or_timed(head: Iterable[dict[str, Any]]) -> str | None:
-    """Mooncake and timed_trace have the same keys; block counts and fractions tell them apart, or nothing does."""
-    fits = {16: 0, 512: 0}
-    blocks = fractions = 0
-    for record in head:
-        ids, length, at = record.get("hash_ids"), record.get("input_length"), record.get("timestamp")
-        if isinstance(ids, list) and isinstance(length, int) and length > 512:
-            blocks += 1
-            for size in fits:
-                fits[size] += len(ids) == -(-length // size)
-        fractions += isinstance(at, Decimal) and at.is_finite() and at.adjusted() < 20 and at % 1 != 0
-    # one odd row must not hide what all the others say
-    if 2 * fits[512] >= blocks > 0 and not fractions:
-        return "mooncake"
-    return "timed_trace" if 2 * fits[16] >= blocks > 0 else None
+def _literal(names: list[str]) -> dict[str, tuple[str, ...]]:
+    return {name: (name,) for name in names}
 
 
-def _whole_sample(source: Source) -> Any:
-    """The first record of a file that is one document, parsed as far as the head goes."""
-    text = source.head.lstrip()
-    try:
-        return load_json(text)
-    except ValueError:
-        pass
-    # a longer document: the keys it opens with are enough to know it by
-    opening = text[:4096].decode("utf-8", errors="replace")
-    keys = dict.fromkeys(re.findall(r'"([A-Za-z_.]+)"\s*:', opening))
-    return {key: {} if key == "usageDetails" else None for key in keys}
+def _refuse_kinds(source: Source, head: list[dict[str, Any]]) -> None:
+    first = head[0]
+    if first.get("object") == "bucket" or (first.get("object") == "page" and "has_more" in first):
+        raise source.fault(
+            "totals of many requests in a bucket of time, not requests",
+            line=1,
+            rows="nothing was read",
+            remedy="export the single requests",
+        )
+    if first.get("category") in ("RequestResponse", "Audit") and "resourceId" in {k[:10] for k in first}:
+        raise source.fault(
+            "Azure OpenAI's diagnostic log, which counts bytes and no tokens",
+            line=1,
+            rows="nothing was read",
+            remedy="export ApiManagementGatewayLlmLog, which counts tokens",
+        )
 
 
 def _generic(source: Source, mapping: Mapping[str, str], unit: str | None, block_tokens: int | None) -> Found:
@@ -202,26 +247,40 @@ def _generic(source: Source, mapping: Mapping[str, str], unit: str | None, block
     if "hashes" in mapping and not block_tokens:
         raise source.fault("block ids without the size of a block", remedy="pass --block-tokens 512, or 16")
     columns = Columns(**{GENERIC_PARTS[part]: column for part, column in mapping.items()})
+    found = Found(name="generic", reader="csv", columns=columns, clock=clock, block_tokens=block_tokens or 0, header=[])
     if source.container == "parquet":
-        reader, names = "parquet", parquet_names(source)
-    elif source.head.lstrip()[:1] == b"{":
-        reader, names = "lines", list(dict.fromkeys(key for record in head_records(source) for key in record))
-    elif source.head.lstrip()[:1] == b"[":
-        raise source.fault("one JSON array", line=1, remedy="write one object a line: jq -c '.[]'")
-    else:
-        reader, names = "csv", split_header(source)
-    absent = [printable(column) for column in columns.names() if column not in names]
-    if absent:
-        shown = ", ".join(printable(n, 30) for n in names[:12])
-        raise source.fault(
-            f"no column {', '.join(absent)}", line=1, rows="nothing was read", remedy=f"the columns are {shown}"
+        names = parquet_names(source)
+        _refuse_absent(source, columns.names(), names)
+        return replace(found, reader="parquet", header=names)
+    if source.head.lstrip()[:1] in (b"{", b"["):
+        head = head_objects(source)
+        if not head:
+            raise source.fault("JSON without objects", line=1, rows="nothing was read", remedy="write objects")
+        # a column may first be seen far down: whether it is there at all is known at the end
+        return replace(
+            found,
+            reader="lines" if one_a_line(source) else "mapped",
+            paths=find_paths(columns.names(), head),
+            header=list(dict.fromkeys(key for record in head for key in record)),
+            sample=head[0],
         )
-    return Found(
-        name="generic",
-        reader=reader,
-        layout=None,
-        columns=columns,
-        clock=clock,
-        block_tokens=block_tokens or 0,
-        header=names,
+    delimiter = _delimiter(source, lambda names: set(columns.names()) <= set(names))
+    names = split_header(source, delimiter)
+    _refuse_absent(source, columns.names(), names)
+    return replace(found, header=names, delimiter=delimiter)
+
+
+def _refuse_absent(source: Source, wanted: list[str], names: list[str]) -> None:
+    if absent := [name for name in wanted if name not in names]:
+        raise absent_columns(source.path, absent, names)
+
+
+def absent_columns(path: object, absent: list[str], names: list[str]) -> TraceError:
+    """The fault of a file that lacks mapped columns, to be raised by the caller."""
+    return TraceError(
+        f"no column {', '.join(printable(name) for name in absent)}",
+        path=path,
+        line=1,
+        rows="nothing was read",
+        remedy="the columns are " + ", ".join(printable(n, 30) for n in names[:12]),
     )

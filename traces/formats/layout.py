@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
 from traces.decode import Clock
 
-__all__ = ["Columns", "Container", "Layout"]
+__all__ = ["Columns", "Container", "Filter", "Layout"]
 
 Container = Literal["table", "lines", "records"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Rows that are left out for what a column says: where `keep`, given, does not match it, or `drop` does.
+
+    Patterns are matched against the whole value, case ignored; an empty value is never left out.
+    """
+
+    column: str
+    reason: str
+    keep: str = ""
+    drop: str = ""
+
+    def leaves_out(self, value: str | None) -> bool:
+        """Whether a row with this value goes."""
+        if not value:
+            return False
+        if self.keep and not re.fullmatch(self.keep, value, re.IGNORECASE):
+            return True
+        return bool(self.drop) and re.fullmatch(self.drop, value, re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +70,10 @@ class Layout:
     """One format. Column entries list alternatives; the first that a file has is taken, by name, never by position.
 
     `clock` is the unit the format defines. `block_tokens` is the size of a hash block, 0 where there are none. `marks`
-    must be present, `alien` absent, for the format to be recognised; an `explicit` one is never chosen by content.
-    `zero_output_fails`: the format records failures as rows without output. `ok_status`: values of the status column
-    that mean success. `duration`: the instant is the request's end, and this column, in seconds, goes off it.
+    and one of `any_of` must be present, `alien` absent, for the format to be recognised; an `explicit` one is never
+    chosen by content. `zero_output_fails`: the format records failures as rows without output. `ok_status`: values of
+    the status column that mean success. `filters` leave rows out. `duration`: the instant is the request's end, and
+    this column, in seconds, goes off it.
     """
 
     name: str
@@ -69,7 +92,9 @@ class Layout:
     status: tuple[str, ...] = ()
     ok_status: frozenset[str] = frozenset({"success", "ok", "200", ""})
     duration: tuple[str, ...] = ()
+    filters: tuple[Filter, ...] = ()
     marks: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
     alien: tuple[str, ...] = ()
     zero_output_fails: bool = False
     explicit: bool = False
@@ -91,6 +116,8 @@ class Layout:
     def claims(self, names: Collection[str]) -> bool:
         """Whether a file with these columns looks like this format."""
         if any(mark not in names for mark in self.marks) or any(name in names for name in self.alien):
+            return False
+        if self.any_of and not any(name in names for name in self.any_of):
             return False
         return self.resolve(names) is not None
 

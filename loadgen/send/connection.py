@@ -16,18 +16,20 @@ of it was handed over, at `resume_writing`. With TLS it is the encrypted record 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import Final, Protocol, cast
 
 import httptools
 
+from loadgen import defaults
 from loadgen.send.clock import Clock
-from loadgen.send.flight import Flight, Landing
+from loadgen.send.flight import HEADERS_TOO_LONG, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
-__all__ = ["RESPONSE_LIMIT_BYTES", "Connection", "Pool"]
+__all__ = ["Connection", "Pool"]
 
-RESPONSE_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_HEADERS_BYTES: Final = defaults.ANSWER_HEADERS_BYTES
 
 
 class Pool(Protocol):
@@ -55,7 +57,11 @@ class Connection(asyncio.BufferedProtocol):
         self._landing: Landing | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._stamp_ns = 0
-        self._response_bytes = 0
+        self._response_bytes = 0  # as they came, HTTP's own included
+        self._limit_bytes = 0
+        self._header_bytes = 0
+        self._poll: select.poll | None = None  # of a plain socket
+        self._pieces: list[bytes] = []  # of the body, from the read at hand
         self._delimited = False  # a length or chunks say where the body ends
         self._content_type = ""
         self._encoding = b""
@@ -74,6 +80,9 @@ class Connection(asyncio.BufferedProtocol):
         raw = self._transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if raw is not None and self._transport.get_extra_info("sslcontext") is None:
+            self._poll = select.poll()
+            self._poll.register(raw.fileno(), select.POLLIN)
         self._pool.connections.add(self)
 
     @property
@@ -81,10 +90,20 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request is on it."""
         return self._flight is not None
 
+    @property
+    def stale(self) -> bool:
+        """Whether something came on this idle connection that was not read yet: its end, or an answer nobody asked for.
+
+        Such an answer must not be taken for that to the next request. With TLS it may be a session ticket, so there
+        nobody looks.
+        """
+        return self._poll is not None and bool(self._poll.poll(0))
+
     def send(self, flight: Flight, landing: Landing) -> None:
         """Send a request on this connection, which is idle."""
         self._flight, self._landing = flight, landing
-        self._response_bytes = 0
+        self._response_bytes = self._header_bytes = 0
+        self._limit_bytes = flight.answer_limit_bytes
         self._over = None
         flight.handle = self
         transport = self._transport
@@ -127,16 +146,22 @@ class Connection(asyncio.BufferedProtocol):
             self.drop()
             return
         self._response_bytes += nbytes
-        if self._response_bytes > RESPONSE_LIMIT_BYTES:
-            self._reusable = False
-            self._finish("bad", f"an answer of more than {RESPONSE_LIMIT_BYTES >> 20} MiB")
-            return
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self._over is None:  # else bytes after the end of the answer: only the connection is spoilt
                 self._over = ("bad", f"not HTTP: {bounded(str(error))}")
             self._reusable = False
+        pieces = self._pieces
+        if pieces:
+            refused = self._flight.received(pieces[0] if len(pieces) == 1 else b"".join(pieces), self._stamp_ns)
+            pieces.clear()
+            if refused:
+                self._over = ("bad", refused)
+        if self._response_bytes > self._limit_bytes:
+            self._over = ("bad", self._flight.too_long())
+        elif (self._response_bytes if self._flight.headers_ns < 0 else self._header_bytes) > _HEADERS_BYTES:
+            self._over = ("bad", HEADERS_TOO_LONG)
         if self._over is not None:
             self._finish(*self._over)
 
@@ -165,10 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         self._content_type, self._encoding = "", b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
         name = name.lower()
         if name == b"content-type":
             self._content_type = value.decode("latin-1").lower()
-        elif name in (b"content-length", b"transfer-encoding"):
+        elif name == b"content-length" or (name == b"transfer-encoding" and value.strip().lower() != b"identity"):
             self._delimited = True
         elif name == b"content-encoding":
             self._encoding = value.strip().lower()
@@ -186,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._flight is not None and self._over is None:
-            self._flight.received(body, self._stamp_ns)
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None

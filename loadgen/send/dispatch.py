@@ -31,8 +31,8 @@ from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import NS, Clock, Timer
 from loadgen.send.decide import Bounds
-from loadgen.send.flight import BodySource, Flight, Transport
-from loadgen.send.openai import HttpEnd, outcome_of, read_answer
+from loadgen.send.flight import BodySource, Flight, Held, Transport
+from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.table import Tables
 
 __all__ = ["Dispatcher", "guarded"]
@@ -113,6 +113,7 @@ class Dispatcher:
         self._timer: Timer | None = None
         self._area = 0  # ns·requests
         self._area_at_ns = 0
+        self._held = Held()
         self._lost = 0  # connections that broke with a request in flight
 
         self.live = LiveCounts()
@@ -214,7 +215,7 @@ class Dispatcher:
 
     def _release(self, index: int, scheduled_ns: int) -> None:
         cohort = self._window_start_ns <= scheduled_ns < self._window_end_ns
-        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort)
+        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held)
         flight.input_tokens_planned = self._input[index]
         flight.output_tokens_planned = self._output[index]
         flight.prefix_tokens_planned = self._prefix[index]
@@ -256,6 +257,8 @@ class Dispatcher:
                 continue
             self._transport.cancel(flight)
             self._count_area(now_ns, -1)
+            if flight.cohort and not flight.certain_miss:
+                flight.certain_miss = self._bounds.broken(flight, now_ns)
             freed += flight.admitted_ns >= 0 or self._cap is None
             self._conclude(flight, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
         if freed:  # not before all have timed out: a slot is not for one that is about to
@@ -277,18 +280,9 @@ class Dispatcher:
         flight.end, flight.ended_ns = end, at_ns
         if flight.handed_over or (self._cap is not None and flight.admitted_ns < 0):
             self.sent += 1  # the client did its part: the network, or the modelled gateway, had it
-        answer = None
-        if flight.status == 200:
-            complete = end == "complete"
-            answer = read_answer(
-                flight.parts,
-                flight.stamps,
-                content_type=flight.content_type,
-                complete=complete,
-                limit_tokens=flight.output_tokens_planned,
-            )
-        elif not error:
+        if not error and flight.status != 200:
             error = flight.refusal()
+        answer = flight.finish(end)
         forced = flight.output_tokens_planned if self._forced else None
         outcome, text = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=forced)
         if end == "cancelled" and flight.cohort:
@@ -302,10 +296,9 @@ class Dispatcher:
         if flight.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
             good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
             self._decide(flight, miss=not good)
-        if end != "cancelled":
-            flight.certain_miss = ""  # said only of what we cancelled
+        if end not in ("cancelled", "timeout"):
+            flight.certain_miss = ""  # said only of what we ended
         self.tables.add(flight, outcome, text, answer)
-        flight.parts, flight.stamps, flight.body = [], [], b""
 
     def _decide(self, flight: Flight, *, miss: bool) -> None:
         if flight.decided:

@@ -25,7 +25,7 @@ import numpy as np
 from loadgen.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.send.openai import Answer as Reading
-from loadgen.send.openai import read_answer
+from loadgen.send.reader import read_answer
 from loadgen.target.capabilities import Capabilities
 from loadgen.target.findings import Seen, Unasked, judged
 from loadgen.target.http import Answer, Http
@@ -194,7 +194,7 @@ class Probe:
             stamps.append(at_ns)
             begin = end
         reading = read_answer(
-            parts or [b""], stamps or [0], content_type=answer.content_type, complete=True, limit_tokens=OUTPUT_TOKENS
+            parts or [b""], stamps or [0], content_type=answer.content_type, limit_tokens=OUTPUT_TOKENS
         )
         fault = reading.bad or reading.error or ("" if reading.events else "an answer without tokens")
         if fault:

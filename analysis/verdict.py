@@ -78,6 +78,7 @@ class RunFacts:
     target_changed: str = ""  # what changed between before and after, in words
     target_odd: str = ""  # what was not as before the first run although it was waited for, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
+    survey_events_per_read: float | None = None  # token events a read of a lone request before the load; None: not seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

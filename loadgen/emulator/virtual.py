@@ -235,7 +235,8 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
     outcome[ok & _short(plan, output)[:n]] = ends.index("short_output")
     outcome[cut] = ends.index("aborted")
     outcome[cut & cohort] = ends.index("censored")
-    certain = np.where(cut & cohort & (run.certain_ns[:n] < stop_ns), run.certain[:n], 0)
+    ours = (cut | (outcome == ends.index("timeout"))) & cohort  # what we ended
+    certain = np.where(ours & (run.certain_ns[:n] < ended_ns), run.certain[:n], 0)
     table = columns(
         n,
         {
@@ -259,7 +260,9 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
             "input_tokens": np.where(ok, plan.input_tokens[:n], -1),
             "output_tokens": np.where(ok, tokens, -1),
             "output_tokens_source": _words(["", "usage"], ok),
+            "usage_tokens": np.where(ok, tokens, -1),
             "cached_tokens": np.where(ok, trace.cached_tokens[:n], -1),
+            "first_read_events": np.minimum(tokens, 1),
             "token_events": tokens,
             "token_reads": tokens,
         },

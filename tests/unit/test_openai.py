@@ -337,9 +337,7 @@ def test_empty_chunks_at_the_edges_are_no_tokens_where_usage_leaves_none_for_the
     answer = read(empty, empty, *eight, last, event(usage(8)), DONE)  # stamps: 10, 20; 30 to 100; 110
     assert (answer.first_token_ns, answer.last_token_ns, len(answer.events)) == (30, 100, 8)
     assert (answer.output_tokens, answer.output_tokens_source) == (8, "usage")
-    answer = read(
-        empty, *eight, last, event(usage(9)), DONE
-    )  # one of them is: not the last
+    answer = read(empty, *eight, last, event(usage(9)), DONE)  # one of them is: not the last
     assert (answer.first_token_ns, answer.last_token_ns) == (10, 90)
     answer = read(empty, *eight, last, DONE)  # nothing says so
     assert (answer.first_token_ns, answer.last_token_ns, answer.output_tokens) == (10, 100, 10)

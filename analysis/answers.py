@@ -106,13 +106,13 @@ def usage_findings(cohort: pd.DataFrame, criteria: Criteria, passes: Callable[[B
 def limit_contradicted(cohort: pd.DataFrame) -> Bools:
     """Good answers that ended at max_tokens with fewer tokens than that, as usage says.
 
-    Not where all of them end at one total with their prompt: that is the server's own limit.
+    Not where all of them end at one total with their prompts, which differ: that is the server's own limit.
     """
     given, planned = numbers(cohort, "output_tokens"), numbers(cohort, "output_tokens_planned")
     short: Bools = outcome_is(cohort, "ok") & (cohort["finish_reason"] == "length").to_numpy(dtype=np.bool_)
     short &= (given >= 0) & (given < planned) & (cohort["output_tokens_source"] == "usage").to_numpy(dtype=np.bool_)
     prompts = numbers(cohort, "input_tokens")[short]
-    if prompts.size > 1 and prompts.min() >= 0 and np.unique(prompts + given[short]).size == 1:
+    if np.unique(prompts).size > 1 and prompts.min() >= 0 and np.unique(prompts + given[short]).size == 1:
         short[:] = False
     return short
 

@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self._content_type, self._encoding = "", b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
+        self._header_bytes += len(name) + len(value) + 4
         name = name.lower()
         if name == b"content-type":
             self._content_type = value.decode("latin-1").lower()

@@ -43,6 +43,8 @@ _SLOT_NS: Final = 10_000_000  # time-outs and certain misses that fall into one 
 _FILL_LEAST_NS: Final = 300_000  # a body has to be encoded some time: a busy loop must not starve the ring
 _FILL_MOST_NS: Final = 2_000_000  # the event loop is never away for longer
 _FILL_MARGIN_NS: Final = 500_000  # before the next arrival
+_HAND_OVER_NS: Final = 100_000_000  # the longest that the network is given for what was released at the stop
+_HAND_OVER_STEP_NS: Final = 1_000_000
 _NEVER: Final = 1 << 62
 
 
@@ -148,7 +150,11 @@ class Dispatcher:
         self._wake()
 
     def stop(self) -> None:
-        """Stop the load now and cancel what is in flight; a second call does nothing."""
+        """Stop the load now and cancel what is in flight; a second call does nothing.
+
+        What was released only now is handed to the network first, where the transport has to be given a moment for
+        that: `on_stopped` is called when all is over.
+        """
         if self.stop_ns >= 0:
             return
         now = self._clock.now_ns()
@@ -157,6 +163,17 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._count_area(self.stop_ns, 0)
+        self._cancel_all()
+
+    @guarded
+    def _cancel_all(self) -> None:
+        """Cancel what is in flight, once the network has been asked to take all that should be on it."""
+        now = self._clock.now_ns()
+        if now < self.stop_ns + _HAND_OVER_NS and not all(
+            flight.handed_over or (self._cap is not None and flight.admitted_ns < 0) for flight in self._flying.values()
+        ):
+            self._clock.call_at(now + _HAND_OVER_STEP_NS, self._cancel_all)
+            return
         for flight in list(self._flying.values()):
             self._transport.cancel(flight)
             cancelled_ns = max(self._clock.now_ns(), self.stop_ns)
@@ -171,8 +188,9 @@ class Dispatcher:
         """A transport reports the end of a flight."""
         if flight.index not in self._flying:
             return
-        self._count_area(at_ns, -1)
-        self._leave_wire(1)
+        if self.stop_ns < 0:
+            self._count_area(at_ns, -1)
+            self._leave_wire(1)
         self._conclude(flight, end, at_ns, error)
         if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()

@@ -118,7 +118,10 @@ class HttpxTransport:
                     self._clock.now_ns(), response.status_code, response.headers.get("content-type", "").lower()
                 )
                 flight.retry_after = bounded(response.headers.get("retry-after", ""))
-                if sum(len(name) + len(value) for name, value in response.headers.raw) > defaults.ANSWER_HEADERS_BYTES:
+                if (
+                    sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
+                    > defaults.ANSWER_HEADERS_BYTES
+                ):
                     end, error = "bad", HEADERS_TOO_LONG
                 received, limit = 0, flight.answer_limit_bytes
                 assert isinstance(response.stream, httpx.AsyncByteStream)

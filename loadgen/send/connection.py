@@ -18,18 +18,16 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 import httptools
 
 from loadgen import defaults
 from loadgen.send.clock import Clock
-from loadgen.send.flight import HEADERS_TOO_LONG, Flight, Landing
+from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
 __all__ = ["Connection", "Pool"]
-
-_HEADERS_BYTES: Final = defaults.ANSWER_HEADERS_BYTES
 
 
 class Pool(Protocol):
@@ -58,10 +56,11 @@ class Connection(asyncio.BufferedProtocol):
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._stamp_ns = 0
         self._response_bytes = 0  # as they came, HTTP's own included
-        self._limit_bytes = 0
+        self._look_at_bytes = 0
         self._header_bytes = 0
         self._poll: select.poll | None = None  # of a plain socket
-        self._pieces: list[bytes] = []  # of the body, from the read at hand
+        self._body: bytes | None = None  # what the read at hand brought of it, and more pieces of that
+        self._pieces: list[bytes] = []
         self._delimited = False  # a length or chunks say where the body ends
         self._content_type = ""
         self._encoding = b""
@@ -103,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request on this connection, which is idle."""
         self._flight, self._landing = flight, landing
         self._response_bytes = self._header_bytes = 0
-        self._limit_bytes = flight.answer_limit_bytes
+        self._look_at_bytes = defaults.ANSWER_HEADERS_BYTES
         self._over = None
         flight.handle = self
         transport = self._transport
@@ -152,18 +151,25 @@ class Connection(asyncio.BufferedProtocol):
             if self._over is None:  # else bytes after the end of the answer: only the connection is spoilt
                 self._over = ("bad", f"not HTTP: {bounded(str(error))}")
             self._reusable = False
-        pieces = self._pieces
-        if pieces:
-            refused = self._flight.received(pieces[0] if len(pieces) == 1 else b"".join(pieces), self._stamp_ns)
-            pieces.clear()
-            if refused:
-                self._over = ("bad", refused)
-        if self._response_bytes > self._limit_bytes:
-            self._over = ("bad", self._flight.too_long())
-        elif (self._response_bytes if self._flight.headers_ns < 0 else self._header_bytes) > _HEADERS_BYTES:
-            self._over = ("bad", HEADERS_TOO_LONG)
+        body = self._body
+        if body is not None:
+            self._body = None
+            if self._pieces:
+                body = b"".join((body, *self._pieces))
+                self._pieces.clear()
+            self._flight.received(body, self._stamp_ns)
+        if self._response_bytes > self._look_at_bytes:
+            self._look()
         if self._over is not None:
             self._finish(*self._over)
+
+    def _look(self) -> None:
+        """A long answer: is it too long?"""
+        flight, size = self._flight, self._response_bytes
+        assert flight is not None
+        self._look_at_bytes = size + READ_AT_BYTES
+        if refused := HEADERS_TOO_LONG if flight.headers_ns < 0 else flight.grown(size):
+            self._over = ("bad", refused)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.connections.discard(self)
@@ -191,6 +197,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > defaults.ANSWER_HEADERS_BYTES:
+            self._over = self._over or ("bad", HEADERS_TOO_LONG)
         name = name.lower()
         if name == b"content-type":
             self._content_type = value.decode("latin-1").lower()
@@ -212,7 +220,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._flight is not None and self._over is None:
-            self._pieces.append(body)
+            if self._body is None:
+                self._body = body
+            else:
+                self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None

@@ -9,15 +9,15 @@ from loadgen import defaults
 from loadgen.send.openai import Answer, HttpEnd, bounded
 from loadgen.send.reader import AnswerReader
 
-__all__ = ["HEADERS_TOO_LONG", "BodySource", "Flight", "Held", "Landing", "Transport"]
+__all__ = ["HEADERS_TOO_LONG", "READ_AT_BYTES", "BodySource", "Flight", "Held", "Landing", "Transport"]
 
 HEADERS_TOO_LONG: Final = f"headers of more than {defaults.ANSWER_HEADERS_BYTES >> 10} KiB"
-_READ_AT_BYTES: Final = 64 * 1024  # so much is read at once, so that a long answer blocks nobody at its end
+READ_AT_BYTES: Final = 16 * 1024  # of a long answer are read at once: it keeps little, and its end blocks nobody
 _REFUSAL_PARTS: Final = 8  # of an answer that is not read are kept to be shown
 
 
 class Held:
-    """Bytes of all answers together that are kept and not read yet."""
+    """Bytes of all long answers together that are kept: of documents and of events that are not over."""
 
     __slots__ = ("bytes", "limit")
 
@@ -30,7 +30,8 @@ class Flight:
     """The mutable state of one request. Instants in ns since t0, -1 for what has not happened (method, section 2).
 
     The transport writes `handed_over`, `connect_ns`, `sent_ns` and `retry_after`, calls `opened` and `received`, and
-    ends the flight with `Landing.ended`, `bad` where `received` says why; the dispatcher owns everything else.
+    every `READ_AT_BYTES` of a long answer `grown`; it ends the flight with `Landing.ended`, `bad` where `grown` says
+    why. The dispatcher owns everything else.
 
     Of a body, `parts` and `stamps` are what the reader has not taken. It takes them eagerly up to the first token, then
     when the dispatcher asks, when much has come, and at the end.
@@ -65,7 +66,6 @@ class Flight:
         "status",
         "target",
         "together",
-        "unread_bytes",
         "watching",
     )
 
@@ -94,8 +94,7 @@ class Flight:
         self.stamps: list[int] = []  # stamps[i]: the read that brought parts[i]
         self.reader: AnswerReader | None = None  # of a 200
         self.watching = False  # for the first token
-        self.unread_bytes = 0
-        self.held = 0  # bytes of it that `together` counts
+        self.held = 0  # bytes that `together` counts
         self.together = together or Held()
         self.end: HttpEnd = ""
         self.error = ""
@@ -108,11 +107,6 @@ class Flight:
         """How long the answer may be, all that HTTP needs included."""
         return defaults.ANSWER_BASE_BYTES + defaults.ANSWER_TOKEN_BYTES * max(self.output_tokens_planned, 0)
 
-    def too_long(self) -> str:
-        """What to say of a longer one."""
-        limit = self.answer_limit_bytes / (1 << 20)
-        return f"an answer of more than {limit:.3g} MiB for {self.output_tokens_planned} tokens"
-
     def opened(self, at_ns: int, status: int, content_type: str) -> None:
         """Response headers are complete."""
         self.headers_ns = at_ns
@@ -121,21 +115,12 @@ class Flight:
             self.reader = AnswerReader(content_type)
             self.watching = True
 
-    def received(self, chunk: bytes, at_ns: int) -> str:
-        """What a read, stamped `at_ns`, brought of the response body; why no more of it can be taken, or ""."""
-        reader, size = self.reader, len(chunk)
-        if reader is None and len(self.parts) >= _REFUSAL_PARTS:
-            return ""
+    def received(self, chunk: bytes, at_ns: int) -> None:
+        """What a read, stamped `at_ns`, brought of the response body."""
         self.parts.append(chunk)
         self.stamps.append(at_ns)
-        self.unread_bytes += size
-        self.held += size
-        self.together.bytes += size
-        if reader is not None and (self.watching or self.unread_bytes > _READ_AT_BYTES):
+        if self.watching:
             self.read()
-        if self.together.bytes > self.together.limit:
-            return f"all answers together hold more than {self.together.limit >> 20} MiB"
-        return ""
 
     def read(self) -> None:
         """Have the reader take what it can, and see whether a token is in it."""
@@ -143,12 +128,23 @@ class Flight:
         if reader is None:
             return
         reader.read(self.parts, self.stamps)
-        self.unread_bytes = 0
-        if not self.parts:
-            self._hold(reader.open_bytes)
         if self.watching:
             self.first_token_ns = reader.answer.first_token_ns
             self.watching = self.first_token_ns < 0 and not reader.one_document
+
+    def grown(self, size: int) -> str:
+        """A long answer has come to `size` bytes; why no more of it can be taken, or ""."""
+        if size > self.answer_limit_bytes:
+            limit = self.answer_limit_bytes / (1 << 20)
+            return f"an answer of more than {limit:.3g} MiB for {self.output_tokens_planned} tokens"
+        if self.reader is None:
+            del self.parts[_REFUSAL_PARTS:], self.stamps[_REFUSAL_PARTS:]
+            return ""
+        self.read()
+        self._hold(size if self.parts else self.reader.open_bytes)
+        if self.together.bytes > self.together.limit:
+            return f"all answers together hold more than {self.together.limit >> 20} MiB"
+        return ""
 
     def finish(self, end: HttpEnd) -> Answer | None:
         """The answer of a 200, read to its end; what it was read from is let go."""

@@ -19,7 +19,7 @@ from loadgen.errors import UsageError
 from loadgen.send.address import exhausted, resolve, socket_path, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
-from loadgen.send.flight import HEADERS_TOO_LONG, Flight, Landing
+from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
 __all__ = ["HttpxTransport"]
@@ -114,23 +114,8 @@ class HttpxTransport:
 
         try:
             async with client.stream("POST", url, content=flight.body, extensions={"trace": trace}) as response:
-                flight.opened(
-                    self._clock.now_ns(), response.status_code, response.headers.get("content-type", "").lower()
-                )
-                flight.retry_after = bounded(response.headers.get("retry-after", ""))
-                if (
-                    sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
-                    > defaults.ANSWER_HEADERS_BYTES
-                ):
-                    end, error = "bad", HEADERS_TOO_LONG
-                received, limit = 0, flight.answer_limit_bytes
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                pieces = aiter(response.stream)  # unlike aiter_raw it leaves the connection to us at its end
-                while end == "complete" and (chunk := await anext(pieces, None)) is not None:
-                    received += len(chunk) + _PIECE_BYTES
-                    refused = flight.received(chunk, self._clock.now_ns())
-                    if refused or received > limit:
-                        end, error = "bad", refused or flight.too_long()
+                if error := await self._receive(response, flight):
+                    end = "bad"
                 await _close_if_more_came(response)
                 if not ({"content-length", "transfer-encoding"} & response.headers.keys()) and end == "complete":
                     end = "eof" if response.http_version.startswith("HTTP/1") else "complete"
@@ -148,6 +133,24 @@ class HttpxTransport:
             self._busy -= connected
         flight.handle = None
         landing.ended(flight, end, self._clock.now_ns(), error)
+
+    async def _receive(self, response: httpx.Response, flight: Flight) -> str:
+        """Take the answer; why not all of it was taken, or ""."""
+        now_ns, headers = self._clock.now_ns, response.headers
+        flight.opened(now_ns(), response.status_code, headers.get("content-type", "").lower())
+        flight.retry_after = bounded(headers.get("retry-after", ""))
+        if sum(len(name) + len(value) + 4 for name, value in headers.raw) > defaults.ANSWER_HEADERS_BYTES:
+            return HEADERS_TOO_LONG
+        received, look_at = 0, READ_AT_BYTES
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        async for piece in response.stream:  # unlike aiter_raw it leaves the connection to us at its end
+            flight.received(piece, now_ns())
+            received += len(piece) + _PIECE_BYTES
+            if received > look_at:
+                look_at = received + READ_AT_BYTES
+                if refused := flight.grown(received):
+                    return refused
+        return ""
 
 
 async def _close_if_more_came(response: httpx.Response) -> None:

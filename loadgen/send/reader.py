@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Final
 
 import orjson
@@ -346,10 +346,10 @@ def _settle(answer: Answer, fold: _Fold, limit_tokens: int) -> None:
         _count_events(answer, least, counted=counted, at_limit=at_limit, limit_tokens=limit_tokens)
     if events:
         first_ns = events[0][0]
-        first = [tokens for at_ns, tokens in events if at_ns == first_ns]
+        first = list(takewhile(lambda event: event[0] == first_ns, events))
         believed = counted or answer.output_tokens_source == "usage"
         answer.first_read_events = len(first)
-        answer.first_read_tokens = sum(max(tokens, 1) for tokens in first) if believed else len(first)
+        answer.first_read_tokens = sum(max(tokens, 1) for _, tokens in first) if believed else len(first)
         answer.token_reads = len({at_ns for at_ns, _ in events})
 
 

@@ -33,16 +33,22 @@ class Splitter:
 
     def feed(self, piece: bytes) -> list[Event]:
         """The events with data that `piece` completes; each `end` counts from the beginning of `piece`."""
-        end = max(map(piece.rfind, _BLANK)) + 2
-        if end < 2:
-            end = 1 if self._last + piece[:1] in _BLANK else 0
+        if piece.endswith(b"\n\n"):
+            end = len(piece)
+        else:
+            end = max(map(piece.rfind, _BLANK)) + 2 if b"\r" in piece else piece.rfind(b"\n\n") + 2
+            if end < 2:
+                end = 1 if self._last + piece[:1] in _BLANK else 0
         if not end:
             self._keep(piece)
             return []
         before = self.open_bytes
-        events = split_events(b"".join((*self._open, piece[:end])), flush=False, begun=self._begun)
+        block = piece[:end] if not before else b"".join((*self._open, piece[:end]))
+        events = split_events(block, flush=False, begun=self._begun)
         self._begun = True
-        self._open, self._last, self.open_bytes = [], b"", 0
+        if before:
+            self._open, self.open_bytes = [], 0
+        self._last = b""
         if end < len(piece):
             self._keep(piece[end:])
         return [(at - before, name, data) for at, name, data in events] if before else events

@@ -108,6 +108,7 @@ class LiveOffering:
     format: RequestFormat | None = None
     watches: Sequence[IdleWatch] = ()
     observer: Observer | None = None  # reads the target's metrics while load is on
+    events_per_read: float | None = None  # of a lone stream
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -143,6 +144,7 @@ class LiveOffering:
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
             format=form,
             watches=watches,
+            events_per_read=found.events_per_read,
         )
         if scenario.insecure:
             offering.notes.append("the server's certificate was not verified (--insecure)")
@@ -228,6 +230,7 @@ class LiveOffering:
                 observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
         output.observed = observed
+        output.facts = replace(output.facts, survey_events_per_read=self.events_per_read)
         return output
 
 

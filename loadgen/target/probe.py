@@ -122,7 +122,14 @@ class Probe:
             ask=self.ask,
         )
         findings, needs = judged(seen)
-        return Capabilities(format=self.form, salt=self._salt, findings=findings, needs=needs, requests=self.sent)
+        return Capabilities(
+            format=self.form,
+            salt=self._salt,
+            findings=findings,
+            needs=needs,
+            requests=self.sent,
+            events_per_read=reading.events_per_read if reading.stream else None,
+        )
 
     async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Answer]:
         body = {**self.extras, **warmup_body(self.model, form, self._length, OUTPUT_TOKENS), "stream": form.stream}

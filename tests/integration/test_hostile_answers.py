@@ -66,6 +66,7 @@ class Blaster:
 @contextmanager
 def blasting(*answers: bytes, close: bool = False) -> Iterator[Blaster]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # so that `sent` is about what was taken
         server = Blaster(list(answers), listener.getsockname()[1], close=close)
         threading.Thread(target=server.serve, args=(listener,), daemon=True).start()
         yield server

@@ -2,8 +2,8 @@
 
 Theory of operation. A `Connection` is an `asyncio.BufferedProtocol`: every one reads into the same buffer, which is
 consumed before the next read (a plain `Protocol` has asyncio allocate 256 KiB a read). A read is stamped first, then
-httptools cuts the body out of it, and the flight keeps bytes and stamps; SSE and JSON wait for the end of the response,
-but for the few bytes up to the first token, which the dispatcher has to know of.
+httptools cuts the body out of it, and the flight keeps bytes and stamps (`flight`). How much work and memory an answer
+may cost is limited: a cap on its bytes as they came, one on its headers, and one on what all answers keep.
 
     idle ⇄ busy → closed            connecting → busy
 

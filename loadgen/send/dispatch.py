@@ -8,9 +8,10 @@ Responses come back through `ended`, from the transport.
 
     scheduled → released → (waiting for a slot, only with max_concurrency) → on the wire → ended
 
-The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`).
-Then, or at the horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled,
-`censored` in the cohort and `aborted` outside it.
+The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`); and
+longer, with `drain`, until so few of these are unanswered that they cannot hide too many errors. Then, or at the
+horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled, `censored` in the
+cohort and `aborted` outside it.
 
 ∫N(t)dt, with N(t) the requests scheduled by t and not ended, is kept live: at every change at instant t the area grows
 by N·(t − t_last). The sum telescopes to Σ(ended − scheduled) whatever the order of the changes, which is what the
@@ -27,6 +28,7 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 import numpy as np
 
+from analysis.schema import ERRORS
 from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import NS, Clock, Timer
@@ -116,6 +118,8 @@ class Dispatcher:
         self._area = 0  # ns·requests
         self._area_at_ns = 0
         self._held = Held()
+        self._unanswered = 0  # certain misses of the cohort still in flight
+        self._cohort_errors = 0
         self._lost = 0  # connections that broke with a request in flight
 
         self.live = LiveCounts()
@@ -288,6 +292,7 @@ class Dispatcher:
             flight.certain_miss = self._bounds.broken(flight, now_ns)
             if flight.certain_miss:
                 self._decide(flight, miss=True)
+                self._unanswered += 1
             else:  # a token came in the meantime, or only the end of the stream is missing
                 next_ns = self._bounds.next_ns(flight, now_ns)
                 heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, flight))
@@ -311,6 +316,8 @@ class Dispatcher:
             live.ok += 1
         elif end != "cancelled":
             live.errors += 1
+        self._unanswered -= flight.decided
+        self._cohort_errors += flight.cohort and outcome in ERRORS
         if flight.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
             good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
             self._decide(flight, miss=not good)
@@ -335,12 +342,20 @@ class Dispatcher:
             self.target_died = True
 
     def _over(self, now_ns: int) -> bool:
-        if now_ns >= self._horizon_ns or (now_ns >= self._window_end_ns and self.cohort_undecided == 0):
+        if now_ns >= self._horizon_ns:
+            return True
+        if now_ns >= self._window_end_ns and self.cohort_undecided == 0 and self._drained():
             return True
         allowed = self._options.early_fail_misses
         if allowed is not None and self.live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
             self.stopped_early = True
         return self.stopped_early
+
+    def _drained(self) -> bool:
+        drain, errors = self._options.drain, self._cohort_errors
+        if drain is None or self.live.cohort_misses > drain.misses:
+            return True
+        return errors + self._unanswered <= drain.unanswered or errors > drain.unanswered
 
     def _count_area(self, at_ns: int, change: int) -> None:
         live = self.live

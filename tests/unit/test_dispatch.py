@@ -11,7 +11,7 @@ from analysis.slo import Slo
 from analysis.stationarity import area_s
 from loadgen.plan.types import RunPlan
 from loadgen.send import sse
-from loadgen.send.api import SendOptions
+from loadgen.send.api import Drain, SendOptions
 from loadgen.send.closed import ClosedDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
@@ -361,3 +361,31 @@ def test_a_blocked_loop_owes_every_tick() -> None:
     heartbeat.stop()
     assert heartbeat.max_s() == pytest.approx(0.29)
     assert heartbeat.p99_s() == pytest.approx(0.19)  # rank 1020 of 1030 ticks, the last 30 of them late
+
+
+@pytest.mark.parametrize(
+    ("drain", "stop_ms", "outcomes"),
+    [
+        (None, 990 + 300, ["censored", "censored"]),
+        (Drain(unanswered=2, misses=9), 990 + 300, ["censored", "censored"]),
+        (Drain(unanswered=1, misses=9), 500 + 900, ["ok", "censored"]),
+        (Drain(unanswered=0, misses=9), 990 + 900, ["ok", "ok"]),
+        (Drain(unanswered=0, misses=1), 990 + 300, ["censored", "censored"]),  # it fails anyway
+    ],
+)
+def test_certain_misses_are_waited_for_while_they_may_hide_errors(
+    drain: Drain | None, stop_ms: float, outcomes: list[str]
+) -> None:
+    plan = plan_at([500, 990, 1100, 1800], window_ms=1000, tail_ms=5000, output_tokens=1)
+    run = Run(plan, lambda _: (900.0, 0.0), slo=Slo(ttft_s=0.3), drain=drain)
+    requests = run.go()
+    assert run.dispatcher.stop_ns == pytest.approx(stop_ms * MS, abs=10.1 * MS)
+    assert list(requests["outcome"][:2]) == outcomes
+    assert run.dispatcher.live.cohort_misses == 2
+    conserved(run, requests)
+
+
+def test_nothing_is_waited_for_once_too_many_failed() -> None:
+    plan = plan_at([500, 510, 990], window_ms=1000, tail_ms=5000, output_tokens=1)
+    run = Run(plan, lambda _: (900.0, 0.0), slo=Slo(ttft_s=0.3), refused={0, 1}, drain=Drain(unanswered=1, misses=9))
+    assert list(run.go()["outcome"]) == ["connect_error"] * 2 + ["censored"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +11,32 @@ import pandas as pd
 
 from analysis.schema import ABSENT, DERIVED, REQUEST_COLUMNS
 
-__all__ = ["Bools", "Floats", "Ints", "buffered", "columns", "derive", "itl_s", "numbers", "outcome_is", "table"]
+__all__ = [
+    "Bools",
+    "Floats",
+    "Ints",
+    "buffered",
+    "columns",
+    "derive",
+    "gathered",
+    "itl_s",
+    "numbers",
+    "outcome_is",
+    "table",
+]
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 NS_PER_S = 1_000_000_000
+GATHERED_SPAN = 20  # a stream that waited so many times as long for its first token as all others took,
+GATHERED_EVENTS = 1.5  # and came with so many events a read, was gathered and let go
+Numbers = TypeVar("Numbers", int, Ints)
 _DEFAULTS: dict[str, Any] = {
     **{name: "" if dtype == "str" else ABSENT for name, dtype in REQUEST_COLUMNS.items()},
     "connect_ns": 0,
-    "first_event_tokens": 1,
+    "first_read_tokens": 1,
     "prefix_tokens_planned": 0,
     "target": 0,
     "worker": 0,
@@ -84,21 +99,34 @@ def outcome_is(requests: pd.DataFrame, *outcomes: str) -> Bools:
     return among
 
 
+def gathered(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) -> Any:
+    """Whether something gathered a stream and let it go in a few pieces; of numbers or of columns.
+
+    `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Either alone is no sign: a
+    queue makes waits long, and a server that writes on a clock puts several events into a read.
+    """
+    return (events >= GATHERED_EVENTS * reads) & (span_ns * GATHERED_SPAN < wait_ns)
+
+
 def buffered(requests: pd.DataFrame) -> Bools:
-    """Which good requests brought O > 1 tokens in a single event or socket read: their TPOT cannot be seen.
+    """Which good requests brought O > 1 tokens in a single event or socket read, or gathered: TPOT cannot be seen.
 
     Method, section 2. A count that nobody took (-1) accuses no one.
     """
-    single: Bools = (numbers(requests, "token_events") == 1) | (numbers(requests, "token_reads") == 1)
-    return single & (numbers(requests, "output_tokens") > 1) & outcome_is(requests, "ok")
+    events, reads = numbers(requests, "token_events"), numbers(requests, "token_reads")
+    first = numbers(requests, "first_token_ns")
+    span_ns, wait_ns = numbers(requests, "last_token_ns") - first, first - numbers(requests, "sent_ns")
+    unseen: Bools = (events == 1) | (reads == 1) | ((reads > 1) & gathered(events, reads, span_ns, wait_ns))
+    return unseen & (numbers(requests, "output_tokens") > 1) & outcome_is(requests, "ok")
 
 
 def derive(requests: pd.DataFrame) -> pd.DataFrame:
     """The table with the DERIVED columns of the schema added (or renewed), seconds, NaN where undefined.
 
     Method, section 2: client queue = sent − scheduled; send lag = client queue − slot wait − connect, slot wait =
-    admitted − released; TTFT and E2E from the scheduled instant and from the send; TPOT = (last − first)/(O − k).
-    TPOT is undefined for O = 1, for buffered streams, and where O is unknown. The input is not changed.
+    admitted − released; TTFT and E2E from the scheduled instant and from the send; TPOT = (last − first)/(O − k), k the
+    tokens of the first read. TPOT is undefined for O = 1, for buffered streams, and where O is unknown. The input is
+    not changed.
     """
     at = {name: numbers(requests, f"{name}_ns") for name in ("scheduled", "sent", "first_token", "last_token")}
     sent, first, last = at["sent"] >= 0, at["first_token"] >= 0, at["last_token"] >= 0
@@ -107,11 +135,11 @@ def derive(requests: pd.DataFrame) -> pd.DataFrame:
     connect_ns = np.maximum(numbers(requests, "connect_ns"), 0)
     client_queue_ns = at["sent"] - at["scheduled"]
 
-    produced, single = numbers(requests, "output_tokens"), numbers(requests, "token_events")
-    # k is at least 1: whoever did not count the first event's tokens says -1
-    after_first = produced - np.maximum(numbers(requests, "first_event_tokens"), 1)
-    seen_apart = (single != 1) & (numbers(requests, "token_reads") != 1)
-    defined = first & last & (produced > 1) & (after_first > 0) & seen_apart
+    produced = numbers(requests, "output_tokens")
+    # k is at least 1: whoever did not count the first read's tokens says -1
+    after_first = produced - np.maximum(numbers(requests, "first_read_tokens"), 1)
+    seen_apart = (numbers(requests, "token_events") != 1) & (numbers(requests, "token_reads") != 1)
+    defined = first & last & (produced > 1) & (after_first > 0) & seen_apart & ~buffered(requests)
 
     made: dict[str, Floats] = {
         "client_queue_s": _seconds(client_queue_ns, sent),

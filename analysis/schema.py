@@ -21,7 +21,7 @@ __all__ = [
     "TOKEN_SOURCES",
 ]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 EVENTS_VERSION: Final = 2  # of events.parquet; 1 had a row an event
 ABSENT: Final = -1
 
@@ -59,18 +59,20 @@ REQUEST_COLUMNS: Final[dict[str, str]] = {
     "http_status": "int32",
     "finish_reason": "str",
     "error": "str",  # bounded to 200 characters, control characters escaped
-    "certain_miss": "str",  # bound already broken when we cancelled it: ttft, tpot, e2e or ""
+    "certain_miss": "str",  # bound already broken when we cancelled it or it timed out: ttft, tpot, e2e or ""
     "input_tokens_planned": "int64",
     "output_tokens_planned": "int64",
     "prefix_tokens_planned": "int64",  # of the input, shared with the request's prefix group
     "input_tokens": "int64",  # as the server reported
-    "output_tokens": "int64",
+    "output_tokens": "int64",  # as the source says; usage that what came contradicts is no source
     "output_tokens_source": "str",  # one of TOKEN_SOURCES
+    "usage_tokens": "int64",  # output tokens as usage said, believed or not
     "cached_tokens": "int64",
     "server_queue_ns": "int64",  # the server's own times of this request, where its answer tells them: from its
     "server_prefill_ns": "int64",  # arrival to its first step, from there to the first token,
     "server_decode_ns": "int64",  # and from the first token to the last
-    "first_event_tokens": "int64",  # k of TPOT; 1 unless token ids or continuous usage say more
+    "first_read_events": "int64",  # token events in the read that brought the first one
+    "first_read_tokens": "int64",  # k of TPOT: as many, unless token ids or continuous usage say more
     "token_events": "int64",
     "token_reads": "int64",  # distinct socket reads that carried token events
     "target": "int32",  # which of the target's URLs

@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from analysis.answers import read_findings, still_answering, usage_findings
 from analysis.cohort import PERCENTILES, cohort_of, mean_age_s, nearest_rank
 from analysis.indicator import attains, joint
-from analysis.records import NS_PER_S, Bools, buffered, numbers, outcome_is
+from analysis.records import NS_PER_S, Bools, numbers, outcome_is
 from analysis.slo import Slo
 from analysis.stationarity import area_s, correlation_time_s
 from analysis.units import format_duration
@@ -30,7 +31,6 @@ CLOCK_RATIO_MAX: Final = 0.001
 AREA_ERROR_MAX: Final = 0.001
 WORKLOAD_ERRORS_MAX: Final = 0.001
 LENGTH_SHARE_MAX: Final = 0.01  # of requests whose output is not as asked
-BUFFERED_SHARE_MAX: Final = 0.01
 FOREIGN_SHARE_MAX: Final = 0.01  # of the requests sent, that others may have sent meanwhile
 INPUT_OFF_WARN: Final = 0.02  # of the planned mean
 INPUT_OFF_MAX: Final = 0.10
@@ -204,16 +204,12 @@ def _workload(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iter
             f"{count} of {total} requests were refused as wrong; the first with {first['http_status']}: "
             f"{first['error'][:ANSWER_CHARS]}",
         )  # fmt: skip
+    yield from still_answering(cohort, criteria)
     yield from _output_lengths(cohort)
     yield from _finish_reasons(cohort, criteria)
     yield from _input_lengths(cohort, criteria)
-    if (count := int(np.count_nonzero(buffered(cohort)))) > BUFFERED_SHARE_MAX * total:
-        bounded = criteria.slo.tpot_s is not None
-        yield Finding(
-            check="buffered_streams", blame="workload", severity="block" if bounded else "warning",
-            value=count / total, limit=BUFFERED_SHARE_MAX,
-            text=f"{count} of {total} streams came in one piece: something between is buffering them",
-        )  # fmt: skip
+    yield from usage_findings(cohort, criteria, lambda good: attains(*misses(cohort, facts, good), criteria.attain))
+    yield from read_findings(cohort, facts, criteria)
     if facts.cold_claim_broken:
         yield _block("cold_claim", "workload", None, None, f"not as cold as claimed: {facts.cold_claim_broken}")
 

@@ -81,6 +81,7 @@ class RunFacts:
     foreign_requests: int = 0  # that the server finished during the run beyond those sent to it
     connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
+    survey_events_per_read: float | None = None  # token events a read of a lone request before the load; None: not seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

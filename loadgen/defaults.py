@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ANSWERS_TOGETHER_BYTES",
+    "ANSWER_BASE_BYTES",
+    "ANSWER_HEADERS_BYTES",
+    "ANSWER_TOKEN_BYTES",
     "ATTAIN",
     "CLOSED_WARMUP_RATE",
     "EARLY_FAIL_SHARE",
@@ -62,3 +66,7 @@ WARMUP_SEEN: Final = 200  # of them where they also fix the warm-up of every run
 WARMUP_AGES: Final = 3  # mean ages of what is in service that the warm-up lasts
 CLOSED_WARMUP_RATE: Final = 4.0  # requests/s, before a closed loop
 WARMUP_MAX_S: Final = 600.0  # and the longest that may take
+ANSWER_TOKEN_BYTES: Final = 4 * 1024  # of an answer for each planned output token: 20 logprobs a token take half of it
+ANSWER_BASE_BYTES: Final = 4 * 1024 * 1024  # and for the rest: a prompt given back, comments, usage
+ANSWER_HEADERS_BYTES: Final = 64 * 1024
+ANSWERS_TOGETHER_BYTES: Final = 1024 * 1024 * 1024  # of all answers, what is kept and not read yet

@@ -110,9 +110,9 @@ class LiveOffering:
     content_unpaired: bool  # that it works could not be proved: content differs between rates instead
     between: Between
     format: RequestFormat | None = None
-    events_per_read: float | None = None
     watches: Sequence[IdleWatch] = ()
     observer: Observer | None = None  # reads the target's metrics while load is on
+    events_per_read: float | None = None  # of a lone stream
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -148,8 +148,8 @@ class LiveOffering:
             salted=found.salt.accepted,
             content_unpaired=scenario.cache == "salt" and not found.salt.proved,
             format=form,
-            events_per_read=found.events_per_read,
             watches=watches,
+            events_per_read=found.events_per_read,
         )
         if scenario.insecure:
             offering.notes.append("the server's certificate was not verified (--insecure)")
@@ -255,6 +255,7 @@ class LiveOffering:
         output.observed = observed
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
         self.between.load_ended(cancelled=bool(given_up.any()))
+        output.facts = replace(output.facts, survey_events_per_read=self.events_per_read)
         return output
 
 

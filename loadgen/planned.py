@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from analysis.judge import misses_allowed
@@ -11,7 +12,7 @@ from analysis.verdict import Criteria
 from loadgen import defaults
 from loadgen.plan.types import NS, RunPlan
 from loadgen.scenario import Scenario
-from loadgen.send.api import SendOptions
+from loadgen.send.api import Drain, SendOptions
 from loadgen.workload import Workload
 
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
@@ -79,13 +80,15 @@ def run_options(
     request: RunRequest, plan: RunPlan, scenario: Scenario, workload: Workload, *, early_fail: bool
 ) -> SendOptions:
     """How the load of a run is offered, which with `early_fail` may end once it cannot pass any more."""
-    options = options_of(scenario, workload)
-    if not early_fail or request.kind == "sentinel":
-        return options
     at_ns = plan.schedule.at_ns
     cohort = int(((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)).sum())
+    misses = misses_allowed(cohort, parse_share(scenario.attain))
+    errors = math.floor(cohort * parse_share(scenario.max_error_rate))
+    options = replace(options_of(scenario, workload), drain=Drain(unanswered=errors, misses=misses))
+    if not early_fail or request.kind == "sentinel":
+        return options
     return replace(
         options,
-        early_fail_misses=misses_allowed(cohort, parse_share(scenario.attain)),
+        early_fail_misses=misses,
         early_fail_after_ns=plan.window.warmup_ns + round(plan.window.window_ns * defaults.EARLY_FAIL_SHARE),
     )

@@ -27,6 +27,9 @@ Told = tuple[RunRequest, RunVerdict]
 
 _BUCKET_COLUMNS = [
     "scheduled_ns",
+    "sent_ns",
+    "first_token_ns",
+    "last_token_ns",
     "outcome",
     "certain_miss",
     "input_tokens_planned",

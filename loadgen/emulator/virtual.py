@@ -206,7 +206,23 @@ def _stop(plan: RunPlan, run: _Run, options: SendOptions) -> tuple[int, bool]:
         fail_ns = max(int(np.partition(misses_ns, allowed)[allowed]), options.early_fail_after_ns)
         if fail_ns < over_ns:
             return fail_ns + 1, True
+    if options.drain is not None and len(misses_ns) <= options.drain.misses:
+        over_ns = min(_drained_ns(plan, run, cohort, over_ns, options.drain.unanswered), window.horizon_ns)
     return over_ns + 1, False
+
+
+def _drained_ns(plan: RunPlan, run: _Run, cohort: slice, over_ns: int, allowed: int) -> int:
+    """When no more than `allowed` requests of the cohort, all decided by `over_ns`, are unanswered or were errors."""
+    ended_ns, failed = run.ended_ns[cohort], (~run.complete | _short(plan, run.trace.tokens))[cohort]
+    errors = int(np.count_nonzero(failed & (ended_ns <= over_ns)))
+    order = np.argsort(ended_ns, kind="stable")
+    left = order[ended_ns[order] > over_ns]
+    for place, request in enumerate(left):
+        if errors > allowed or errors + len(left) - place <= allowed:
+            break
+        over_ns = int(ended_ns[request])
+        errors += int(failed[request])
+    return over_ns
 
 
 def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -> tuple[pd.DataFrame, Int64s, Int64s]:
@@ -235,7 +251,8 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
     outcome[ok & _short(plan, output)[:n]] = ends.index("short_output")
     outcome[cut] = ends.index("aborted")
     outcome[cut & cohort] = ends.index("censored")
-    certain = np.where(cut & cohort & (run.certain_ns[:n] < stop_ns), run.certain[:n], 0)
+    ours = (cut | (outcome == ends.index("timeout"))) & cohort  # what we ended
+    certain = np.where(ours & (run.certain_ns[:n] < ended_ns), run.certain[:n], 0)
     table = columns(
         n,
         {
@@ -259,7 +276,9 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
             "input_tokens": np.where(ok, plan.input_tokens[:n], -1),
             "output_tokens": np.where(ok, tokens, -1),
             "output_tokens_source": _words(["", "usage"], ok),
+            "usage_tokens": np.where(ok, tokens, -1),
             "cached_tokens": np.where(ok, trace.cached_tokens[:n], -1),
+            "first_read_events": np.minimum(tokens, 1),
             "token_events": tokens,
             "token_reads": tokens,
         },

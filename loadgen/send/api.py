@@ -14,7 +14,7 @@ from analysis.slo import Slo
 from analysis.telemetry import Observation
 from analysis.verdict import RunFacts
 
-__all__ = ["Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
+__all__ = ["Drain", "Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
 
 Events = Literal["none", "sample", "all"]
 _SAMPLE: Final = 2**32 // 16  # one request in 16
@@ -45,6 +45,14 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """When a decided cohort is waited for: its certain misses may yet be answered, or turn out to be errors."""
+
+    unanswered: int  # cohort requests that may be left, those that ended as errors among them
+    misses: int  # with more than so many misses the run fails anyway, and nothing is waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions:
     """How the load is offered."""
 
@@ -59,6 +67,7 @@ class SendOptions:
     prewarm: int = 0  # connections opened to each URL just before t0
     early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
     early_fail_after_ns: int = 0
+    drain: Drain | None = None  # None: the load stops once the cohort is decided
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 Theory of operation. A `Connection` is an `asyncio.BufferedProtocol`: every one reads into the same buffer, which is
 consumed before the next read (a plain `Protocol` has asyncio allocate 256 KiB a read). A read is stamped first, then
-httptools cuts the body out of it, and the flight keeps bytes and stamps; SSE and JSON wait for the end of the response,
-but for the few bytes up to the first token, which the dispatcher has to know of.
+httptools cuts the body out of it, and the flight keeps bytes and stamps (`flight`). How much work and memory an answer
+may cost is limited: a cap on its bytes as they came, one on its headers, and one on what all answers keep.
 
     idle ⇄ busy → closed            connecting → busy
 
@@ -16,18 +16,18 @@ of it was handed over, at `resume_writing`. With TLS it is the encrypted record 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 import httptools
 
+from loadgen import defaults
 from loadgen.send.clock import Clock
-from loadgen.send.flight import Flight, Landing
+from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
-__all__ = ["RESPONSE_LIMIT_BYTES", "Connection", "Pool"]
-
-RESPONSE_LIMIT_BYTES: Final = 64 * 1024 * 1024
+__all__ = ["Connection", "Pool"]
 
 
 class Pool(Protocol):
@@ -55,7 +55,12 @@ class Connection(asyncio.BufferedProtocol):
         self._landing: Landing | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._stamp_ns = 0
-        self._response_bytes = 0
+        self._response_bytes = 0  # as they came, HTTP's own included
+        self._look_at_bytes = 0
+        self._header_bytes = 0
+        self._poll: select.poll | None = None  # of a plain socket
+        self._body: bytes | None = None  # what the read at hand brought of it, and more pieces of that
+        self._pieces: list[bytes] = []
         self._delimited = False  # a length or chunks say where the body ends
         self._content_type = ""
         self._encoding = b""
@@ -74,6 +79,9 @@ class Connection(asyncio.BufferedProtocol):
         raw = self._transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if raw is not None and self._transport.get_extra_info("sslcontext") is None:
+            self._poll = select.poll()
+            self._poll.register(raw.fileno(), select.POLLIN)
         self._pool.connections.add(self)
 
     @property
@@ -81,10 +89,20 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request is on it."""
         return self._flight is not None
 
+    @property
+    def stale(self) -> bool:
+        """Whether something came on this idle connection that was not read yet: its end, or an answer nobody asked for.
+
+        Such an answer must not be taken for that to the next request. With TLS it may be a session ticket, so there
+        nobody looks.
+        """
+        return self._poll is not None and bool(self._poll.poll(0))
+
     def send(self, flight: Flight, landing: Landing) -> None:
         """Send a request on this connection, which is idle."""
         self._flight, self._landing = flight, landing
-        self._response_bytes = 0
+        self._response_bytes = self._header_bytes = 0
+        self._look_at_bytes = defaults.ANSWER_HEADERS_BYTES
         self._over = None
         flight.handle = self
         transport = self._transport
@@ -127,18 +145,31 @@ class Connection(asyncio.BufferedProtocol):
             self.drop()
             return
         self._response_bytes += nbytes
-        if self._response_bytes > RESPONSE_LIMIT_BYTES:
-            self._reusable = False
-            self._finish("bad", f"an answer of more than {RESPONSE_LIMIT_BYTES >> 20} MiB")
-            return
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self._over is None:  # else bytes after the end of the answer: only the connection is spoilt
                 self._over = ("bad", f"not HTTP: {bounded(str(error))}")
             self._reusable = False
+        body = self._body
+        if body is not None:
+            self._body = None
+            if self._pieces:
+                body = b"".join((body, *self._pieces))
+                self._pieces.clear()
+            self._flight.received(body, self._stamp_ns)
+        if self._response_bytes > self._look_at_bytes:
+            self._look()
         if self._over is not None:
             self._finish(*self._over)
+
+    def _look(self) -> None:
+        """A long answer: is it too long?"""
+        flight, size = self._flight, self._response_bytes
+        assert flight is not None
+        self._look_at_bytes = size + READ_AT_BYTES
+        if refused := HEADERS_TOO_LONG if flight.headers_ns < 0 else flight.grown(size):
+            self._over = ("bad", refused)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.connections.discard(self)
@@ -165,10 +196,13 @@ class Connection(asyncio.BufferedProtocol):
         self._content_type, self._encoding = "", b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > defaults.ANSWER_HEADERS_BYTES:
+            self._over = self._over or ("bad", HEADERS_TOO_LONG)
         name = name.lower()
         if name == b"content-type":
             self._content_type = value.decode("latin-1").lower()
-        elif name in (b"content-length", b"transfer-encoding"):
+        elif name == b"content-length" or (name == b"transfer-encoding" and value.strip().lower() != b"identity"):
             self._delimited = True
         elif name == b"content-encoding":
             self._encoding = value.strip().lower()
@@ -186,7 +220,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._flight is not None and self._over is None:
-            self._flight.received(body, self._stamp_ns)
+            if self._body is None:
+                self._body = body
+            else:
+                self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None

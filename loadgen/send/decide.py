@@ -2,16 +2,18 @@
 
 A request in flight is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
 hold any more: with O tokens at most, TPOT ≥ (now − first token)/(O − 1) while tokens are still to come (method, section
-6).
+6). What came is read by the same rule as in the end (`reader`), and where it cannot be known yet (a token half come, a
+stream that may only lack its end) nothing is certain.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from analysis.records import gathered
 from analysis.slo import Slo
 from loadgen.send.flight import Flight
-from loadgen.send.openai import Answer, read_answer
+from loadgen.send.openai import Answer
 
 __all__ = ["Bounds"]
 
@@ -49,16 +51,24 @@ class Bounds:
         start = self._start_ns(flight)
         if start < 0:
             return ""
-        first = flight.first_token_ns
-        if (first if first >= 0 else now_ns) - start > self._ttft_ns:
-            return "ttft"
-        late = "e2e" if now_ns - start > self._e2e_ns else ""
-        if not late and first >= 0 and now_ns > self._tpot_limit_ns(flight, first):
-            late = "tpot"
-        # its last token may have come long ago, with only the end of the stream missing: nothing is certain then
-        if late and read_answer(flight.parts, flight.stamps, content_type="event-stream", complete=False).finish_reason:
+        first, reader = flight.first_token_ns, flight.reader
+        if first >= 0:
+            if first - start > self._ttft_ns:
+                return "ttft"
+            late = "e2e" if now_ns - start > self._e2e_ns else ""
+        else:
+            late = "ttft" if now_ns - start > self._ttft_ns else "e2e" if now_ns - start > self._e2e_ns else ""
+        if reader is None:  # no answer that could hold a token
+            return late
+        if not late and (first < 0 or now_ns <= self._tpot_limit_ns(flight, first)):
             return ""
-        return late
+        flight.read()
+        if flight.first_token_ns < 0:
+            return "" if reader.unsure(flight.parts) else late
+        if reader.may_be_finished(flight.output_tokens_planned):
+            return ""
+        sure = reader.first_text_ns  # an empty chunk before it may turn out to be no token
+        return late or ("tpot" if sure >= 0 and now_ns > self._tpot_limit_ns(flight, sure) else "")
 
     def met(self, flight: Flight, answer: Answer) -> bool:
         """The indicator I of a flight that ended ok (method, section 3), in integers of ns."""
@@ -71,10 +81,13 @@ class Bounds:
             return False
         if slo.tpot_s is None or answer.output_tokens == 1:
             return True
-        after_first = answer.output_tokens - max(answer.first_event_tokens, 1)
+        after_first = answer.output_tokens - max(answer.first_read_tokens, 1)
         if after_first <= 0 or len(answer.events) == 1 or answer.token_reads == 1:
             return False  # a buffered stream: its TPOT is undefined, and so a miss
-        return (answer.last_token_ns - answer.first_token_ns) / (after_first * _NS) <= slo.tpot_s
+        span_ns = answer.last_token_ns - answer.first_token_ns
+        if gathered(len(answer.events), answer.token_reads, span_ns, answer.first_token_ns - flight.sent_ns):
+            return False
+        return span_ns / (after_first * _NS) <= slo.tpot_s
 
     def _start_ns(self, flight: Flight) -> int:
         return flight.sent_ns if self._from_sent else flight.scheduled_ns

@@ -8,9 +8,10 @@ Responses come back through `ended`, from the transport.
 
     scheduled → released → (waiting for a slot, only with max_concurrency) → on the wire → ended
 
-The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`).
-Then, or at the horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled,
-`censored` in the cohort and `aborted` outside it.
+The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`); and
+longer, with `drain`, until so few of these are unanswered that they cannot hide too many errors. Then, or at the
+horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled, `censored` in the
+cohort and `aborted` outside it.
 
 ∫N(t)dt, with N(t) the requests scheduled by t and not ended, is kept live: at every change at instant t the area grows
 by N·(t − t_last). The sum telescopes to Σ(ended − scheduled) whatever the order of the changes, which is what the
@@ -27,12 +28,13 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 import numpy as np
 
+from analysis.schema import ERRORS
 from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import NS, Clock, Timer
 from loadgen.send.decide import Bounds
-from loadgen.send.flight import BodySource, Flight, Transport
-from loadgen.send.openai import HttpEnd, outcome_of, read_answer
+from loadgen.send.flight import BodySource, Flight, Held, Transport
+from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.table import Tables
 
 __all__ = ["Dispatcher", "guarded"]
@@ -43,6 +45,8 @@ _SLOT_NS: Final = 10_000_000  # time-outs and certain misses that fall into one 
 _FILL_LEAST_NS: Final = 300_000  # a body has to be encoded some time: a busy loop must not starve the ring
 _FILL_MOST_NS: Final = 2_000_000  # the event loop is never away for longer
 _FILL_MARGIN_NS: Final = 500_000  # before the next arrival
+_HAND_OVER_NS: Final = 100_000_000  # the longest that the network is given for what was released at the stop
+_HAND_OVER_STEP_NS: Final = 1_000_000
 _NEVER: Final = 1 << 62
 
 
@@ -113,6 +117,9 @@ class Dispatcher:
         self._timer: Timer | None = None
         self._area = 0  # ns·requests
         self._area_at_ns = 0
+        self._held = Held()
+        self._unanswered = 0  # certain misses of the cohort still in flight
+        self._cohort_errors = 0
         self._lost = 0  # connections that broke with a request in flight
 
         self.live = LiveCounts()
@@ -147,7 +154,11 @@ class Dispatcher:
         self._wake()
 
     def stop(self) -> None:
-        """Stop the load now and cancel what is in flight; a second call does nothing."""
+        """Stop the load now and cancel what is in flight; a second call does nothing.
+
+        What was released only now is handed to the network first, where the transport has to be given a moment for
+        that: `on_stopped` is called when all is over.
+        """
         if self.stop_ns >= 0:
             return
         now = self._clock.now_ns()
@@ -156,6 +167,17 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._count_area(self.stop_ns, 0)
+        self._cancel_all()
+
+    @guarded
+    def _cancel_all(self) -> None:
+        """Cancel what is in flight, once the network has been asked to take all that should be on it."""
+        now = self._clock.now_ns()
+        if now < self.stop_ns + _HAND_OVER_NS and not all(
+            flight.handed_over or (self._cap is not None and flight.admitted_ns < 0) for flight in self._flying.values()
+        ):
+            self._clock.call_at(now + _HAND_OVER_STEP_NS, self._cancel_all)
+            return
         for flight in list(self._flying.values()):
             self._transport.cancel(flight)
             cancelled_ns = max(self._clock.now_ns(), self.stop_ns)
@@ -170,8 +192,9 @@ class Dispatcher:
         """A transport reports the end of a flight."""
         if flight.index not in self._flying:
             return
-        self._count_area(at_ns, -1)
-        self._leave_wire(1)
+        if self.stop_ns < 0:
+            self._count_area(at_ns, -1)
+            self._leave_wire(1)
         self._conclude(flight, end, at_ns, error)
         if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()
@@ -214,7 +237,7 @@ class Dispatcher:
 
     def _release(self, index: int, scheduled_ns: int) -> None:
         cohort = self._window_start_ns <= scheduled_ns < self._window_end_ns
-        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort)
+        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held)
         flight.input_tokens_planned = self._input[index]
         flight.output_tokens_planned = self._output[index]
         flight.prefix_tokens_planned = self._prefix[index]
@@ -256,6 +279,8 @@ class Dispatcher:
                 continue
             self._transport.cancel(flight)
             self._count_area(now_ns, -1)
+            if flight.cohort and not flight.certain_miss:
+                flight.certain_miss = self._bounds.broken(flight, now_ns)
             freed += flight.admitted_ns >= 0 or self._cap is None
             self._conclude(flight, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
         if freed:  # not before all have timed out: a slot is not for one that is about to
@@ -267,6 +292,7 @@ class Dispatcher:
             flight.certain_miss = self._bounds.broken(flight, now_ns)
             if flight.certain_miss:
                 self._decide(flight, miss=True)
+                self._unanswered += 1
             else:  # a token came in the meantime, or only the end of the stream is missing
                 next_ns = self._bounds.next_ns(flight, now_ns)
                 heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, flight))
@@ -277,18 +303,9 @@ class Dispatcher:
         flight.end, flight.ended_ns = end, at_ns
         if flight.handed_over or (self._cap is not None and flight.admitted_ns < 0):
             self.sent += 1  # the client did its part: the network, or the modelled gateway, had it
-        answer = None
-        if flight.status == 200:
-            complete = end == "complete"
-            answer = read_answer(
-                flight.parts,
-                flight.stamps,
-                content_type=flight.content_type,
-                complete=complete,
-                limit_tokens=flight.output_tokens_planned,
-            )
-        elif not error:
+        if not error and flight.status != 200:
             error = flight.refusal()
+        answer = flight.finish(end)
         forced = flight.output_tokens_planned if self._forced else None
         outcome, text = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=forced)
         if end == "cancelled" and flight.cohort:
@@ -299,13 +316,14 @@ class Dispatcher:
             live.ok += 1
         elif end != "cancelled":
             live.errors += 1
+        self._unanswered -= flight.decided
+        self._cohort_errors += flight.cohort and outcome in ERRORS
         if flight.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
             good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
             self._decide(flight, miss=not good)
-        if end != "cancelled":
-            flight.certain_miss = ""  # said only of what we cancelled
+        if end not in ("cancelled", "timeout"):
+            flight.certain_miss = ""  # said only of what we ended
         self.tables.add(flight, outcome, text, answer)
-        flight.parts, flight.stamps, flight.body = [], [], b""
 
     def _decide(self, flight: Flight, *, miss: bool) -> None:
         if flight.decided:
@@ -324,12 +342,20 @@ class Dispatcher:
             self.target_died = True
 
     def _over(self, now_ns: int) -> bool:
-        if now_ns >= self._horizon_ns or (now_ns >= self._window_end_ns and self.cohort_undecided == 0):
+        if now_ns >= self._horizon_ns:
+            return True
+        if now_ns >= self._window_end_ns and self.cohort_undecided == 0 and self._drained():
             return True
         allowed = self._options.early_fail_misses
         if allowed is not None and self.live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
             self.stopped_early = True
         return self.stopped_early
+
+    def _drained(self) -> bool:
+        drain, errors = self._options.drain, self._cohort_errors
+        if drain is None or self.live.cohort_misses > drain.misses:
+            return True
+        return errors + self._unanswered <= drain.unanswered or errors > drain.unanswered
 
     def _count_area(self, at_ns: int, change: int) -> None:
         live = self.live

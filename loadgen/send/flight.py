@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from analysis.schema import ABSENT
-from loadgen.send.openai import FirstTokenWatch, HttpEnd, bounded
+from loadgen import defaults
+from loadgen.send.openai import Answer, HttpEnd, bounded
+from loadgen.send.reader import AnswerReader
 
-__all__ = ["BodySource", "Flight", "Landing", "Transport"]
+__all__ = ["HEADERS_TOO_LONG", "READ_AT_BYTES", "BodySource", "Flight", "Held", "Landing", "Transport"]
+
+HEADERS_TOO_LONG: Final = f"headers of more than {defaults.ANSWER_HEADERS_BYTES >> 10} KiB"
+READ_AT_BYTES: Final = 16 * 1024  # of a long answer are read at once: it keeps little, and its end blocks nobody
+_REFUSAL_PARTS: Final = 8  # of an answer that is not read are kept to be shown
+
+
+class Held:
+    """Bytes of all long answers together that are kept: of documents and of events that are not over."""
+
+    __slots__ = ("bytes", "limit")
+
+    def __init__(self, limit: int = defaults.ANSWERS_TOGETHER_BYTES) -> None:
+        self.bytes = 0
+        self.limit = limit
 
 
 class Flight:
     """The mutable state of one request. Instants in ns since t0, -1 for what has not happened (method, section 2).
 
-    The transport writes `handed_over`, `connect_ns`, `sent_ns`, `headers_ns`, `status`, `content_type`, `parts`,
-    `stamps`, and ends the flight with `Landing.ended`; the dispatcher owns everything else.
+    The transport writes `handed_over`, `connect_ns`, `sent_ns` and `retry_after`, calls `opened` and `received`, and
+    every `READ_AT_BYTES` of a long answer `grown`; it ends the flight with `Landing.ended`, `bad` where `grown` says
+    why. The dispatcher owns everything else.
+
+    Of a body, `parts` and `stamps` are what the reader has not taken. It takes them eagerly up to the first token, then
+    when the dispatcher asks, when much has come, and at the end.
     """
 
     __slots__ = (
@@ -23,7 +43,6 @@ class Flight:
         "certain_miss",
         "cohort",
         "connect_ns",
-        "content_type",
         "decided",
         "end",
         "ended_ns",
@@ -32,11 +51,13 @@ class Flight:
         "handed_over",
         "handle",
         "headers_ns",
+        "held",
         "index",
         "input_tokens_planned",
         "output_tokens_planned",
         "parts",
         "prefix_tokens_planned",
+        "reader",
         "released_ns",
         "retry_after",
         "scheduled_ns",
@@ -44,10 +65,19 @@ class Flight:
         "stamps",
         "status",
         "target",
-        "watch",
+        "together",
+        "watching",
     )
 
-    def __init__(self, index: int, scheduled_ns: int, *, target: int = 0, cohort: bool = False) -> None:
+    def __init__(
+        self,
+        index: int,
+        scheduled_ns: int,
+        *,
+        target: int = 0,
+        cohort: bool = False,
+        together: Held | None = None,
+    ) -> None:
         self.index = index
         self.scheduled_ns = scheduled_ns
         self.target = target
@@ -58,40 +88,84 @@ class Flight:
         self.connect_ns = 0
         self.handed_over = False  # the network was asked to take it: bytes written, or a connect begun for it
         self.status = ABSENT
-        self.content_type = ""
         self.retry_after = ""  # what a server that rejects says of when to come back; nobody does
         self.body = b""  # the request's
         self.parts: list[bytes] = []  # of the response body
         self.stamps: list[int] = []  # stamps[i]: the read that brought parts[i]
-        self.watch: FirstTokenWatch | None = None  # looks for the first token; None before the headers and after it
+        self.reader: AnswerReader | None = None  # of a 200
+        self.watching = False  # for the first token
+        self.held = 0  # bytes that `together` counts
+        self.together = together or Held()
         self.end: HttpEnd = ""
         self.error = ""
         self.decided = False  # counted among the decided cohort
         self.certain_miss = ""
         self.handle: Any = None  # the transport's own
 
+    @property
+    def answer_limit_bytes(self) -> int:
+        """How long the answer may be, all that HTTP needs included."""
+        return defaults.ANSWER_BASE_BYTES + defaults.ANSWER_TOKEN_BYTES * max(self.output_tokens_planned, 0)
+
     def opened(self, at_ns: int, status: int, content_type: str) -> None:
         """Response headers are complete."""
         self.headers_ns = at_ns
         self.status = status
-        self.content_type = content_type
-        self.watch = FirstTokenWatch() if status == 200 and "json" not in content_type else None
+        if status == 200:
+            self.reader = AnswerReader(content_type)
+            self.watching = True
+
+    def received(self, chunk: bytes, at_ns: int) -> None:
+        """What a read, stamped `at_ns`, brought of the response body."""
+        self.parts.append(chunk)
+        self.stamps.append(at_ns)
+        if self.watching:
+            self.read()
+
+    def read(self) -> None:
+        """Have the reader take what it can, and see whether a token is in it."""
+        reader = self.reader
+        if reader is None:
+            return
+        reader.read(self.parts, self.stamps)
+        if self.watching:
+            self.first_token_ns = reader.answer.first_token_ns
+            self.watching = self.first_token_ns < 0 and not reader.one_document
+
+    def grown(self, size: int) -> str:
+        """A long answer has come to `size` bytes; why no more of it can be taken, or ""."""
+        if size > self.answer_limit_bytes:
+            limit = self.answer_limit_bytes / (1 << 20)
+            return f"an answer of more than {limit:.3g} MiB for {self.output_tokens_planned} tokens"
+        if self.reader is None:
+            del self.parts[_REFUSAL_PARTS:], self.stamps[_REFUSAL_PARTS:]
+            return ""
+        self.read()
+        self._hold(size if self.parts else self.reader.open_bytes)
+        if self.together.bytes > self.together.limit:
+            return f"all answers together hold more than {self.together.limit >> 20} MiB"
+        return ""
+
+    def finish(self, end: HttpEnd) -> Answer | None:
+        """The answer of a 200, read to its end; what it was read from is let go."""
+        answer = None
+        if self.reader is not None:
+            answer = self.reader.finish(
+                self.parts, self.stamps, end=end, end_ns=self.ended_ns, limit_tokens=self.output_tokens_planned
+            )
+        self.reader = None
+        self.parts, self.stamps, self.body = [], [], b""
+        self._hold(0)
+        return answer
 
     def refusal(self) -> str:
         """What an answer other than 200 said, fit for a table."""
-        said = bounded(b"".join(self.parts[:8]))
+        said = bounded(b"".join(self.parts))
         return bounded(f"Retry-After {self.retry_after}: {said}") if self.retry_after else said
 
-    def received(self, chunk: bytes, at_ns: int) -> None:
-        """A piece of the response body, from the read stamped `at_ns`."""
-        self.parts.append(chunk)
-        self.stamps.append(at_ns)
-        if self.watch is not None:
-            found = self.watch.feed(chunk)
-            if found is not False:
-                self.watch = None
-                if found:
-                    self.first_token_ns = at_ns
+    def _hold(self, size: int) -> None:
+        self.together.bytes -= self.held - size
+        self.held = size
 
 
 class Landing(Protocol):

@@ -9,20 +9,22 @@ opened as far as it goes; where a request still waits in it, `sent_ns` shows the
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 from urllib.request import getproxies
 
 import httpx
 
+from loadgen import defaults
 from loadgen.errors import UsageError
 from loadgen.send.address import exhausted, resolve, socket_path, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
-from loadgen.send.connection import RESPONSE_LIMIT_BYTES
-from loadgen.send.flight import Flight, Landing
+from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
 __all__ = ["HttpxTransport"]
+
+_PIECE_BYTES: Final = 64  # what a piece of a body costs beside its own bytes
 
 
 class HttpxTransport:
@@ -112,17 +114,9 @@ class HttpxTransport:
 
         try:
             async with client.stream("POST", url, content=flight.body, extensions={"trace": trace}) as response:
-                flight.opened(
-                    self._clock.now_ns(), response.status_code, response.headers.get("content-type", "").lower()
-                )
-                flight.retry_after = bounded(response.headers.get("retry-after", ""))
-                received = 0
-                async for chunk in response.aiter_raw():
-                    received += len(chunk)
-                    if received > RESPONSE_LIMIT_BYTES:
-                        end, error = "bad", f"an answer of more than {RESPONSE_LIMIT_BYTES >> 20} MiB"
-                        break
-                    flight.received(chunk, self._clock.now_ns())
+                if error := await self._receive(response, flight):
+                    end = "bad"
+                await _close_if_more_came(response)
                 if not ({"content-length", "transfer-encoding"} & response.headers.keys()) and end == "complete":
                     end = "eof" if response.http_version.startswith("HTTP/1") else "complete"
         except (httpx.ConnectError, httpx.ProxyError) as failure:
@@ -139,3 +133,35 @@ class HttpxTransport:
             self._busy -= connected
         flight.handle = None
         landing.ended(flight, end, self._clock.now_ns(), error)
+
+    async def _receive(self, response: httpx.Response, flight: Flight) -> str:
+        """Take the answer; why not all of it was taken, or ""."""
+        now_ns, headers = self._clock.now_ns, response.headers
+        flight.opened(now_ns(), response.status_code, headers.get("content-type", "").lower())
+        flight.retry_after = bounded(headers.get("retry-after", ""))
+        if sum(len(name) + len(value) + 4 for name, value in headers.raw) > defaults.ANSWER_HEADERS_BYTES:
+            return HEADERS_TOO_LONG
+        received, look_at = 0, READ_AT_BYTES
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        async for piece in response.stream:  # unlike aiter_raw it leaves the connection to us at its end
+            flight.received(piece, now_ns())
+            received += len(piece) + _PIECE_BYTES
+            if received > look_at:
+                look_at = received + READ_AT_BYTES
+                if refused := flight.grown(received):
+                    return refused
+        return ""
+
+
+async def _close_if_more_came(response: httpx.Response) -> None:
+    """Close the connection if bytes came behind the answer: httpx would read them as the answer to the next request.
+
+    What it has read and not used is known to its parser alone, which it does not show; what comes later it sees itself.
+    """
+    layer: Any = response.stream
+    while layer is not None and not hasattr(layer, "_connection"):
+        layer = getattr(layer, "_stream", None) or getattr(layer, "_httpcore_stream", None)
+    state = getattr(getattr(layer, "_connection", None), "_h11_state", None)
+    stream = response.extensions.get("network_stream")
+    if state is not None and stream is not None and state.trailing_data[0]:
+        await stream.aclose()

@@ -110,6 +110,7 @@ async def send_run(
                 heartbeat.stop()
                 if dispatcher.failure is None:
                     dispatcher.stop()
+                    await stopped.wait()
         if dispatcher.failure is not None:
             raise dispatcher.failure
         later = ClockHealth.read()

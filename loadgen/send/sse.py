@@ -1,7 +1,9 @@
 """Server-sent events out of bytes, without I/O: lines, fields and blank lines as the WHATWG standard has them.
 
-The whole body is split at once, so how the network cut it into reads cannot change the result. An event's `end` is the
-number of bytes after which it is complete: just past the first byte of the line end that closes its blank line.
+How the network cut a body into pieces cannot change its events, and what they cost grows with their bytes alone: a
+`Splitter` keeps the open event as the pieces it came in, and joins them once, when a blank line ends it. An event's
+`end` is the number of bytes after which it is complete: just past the first byte of the line end that closes its blank
+line.
 """
 
 from __future__ import annotations
@@ -9,21 +11,74 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["split_events"]
+__all__ = ["Event", "Splitter", "split_events"]
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BLANK: Final = (b"\n\n", b"\n\r", b"\r\r")  # the two bytes at which a blank line is known
 
 Event = tuple[int, bytes, bytes]  # end, event name (b"" if none), data
 
 
-def split_events(body: bytes, *, flush: bool) -> list[Event]:
+class Splitter:
+    """Cuts a stream into events while it arrives."""
+
+    __slots__ = ("_begun", "_last", "_open", "open_bytes")
+
+    def __init__(self) -> None:
+        self._open: list[bytes] = []  # what no blank line has ended yet
+        self._last = b""  # its last byte
+        self._begun = False  # an event went before: a byte order mark is none any more
+        self.open_bytes = 0
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events with data that `piece` completes; each `end` counts from the beginning of `piece`."""
+        if piece.endswith(b"\n\n"):
+            end = len(piece)
+        else:
+            end = max(map(piece.rfind, _BLANK)) + 2 if b"\r" in piece else piece.rfind(b"\n\n") + 2
+            if end < 2:
+                end = 1 if self._last + piece[:1] in _BLANK else 0
+        if not end:
+            self._keep(piece)
+            return []
+        before = self.open_bytes
+        block = piece[:end] if not before else b"".join((*self._open, piece[:end]))
+        events = split_events(block, flush=False, begun=self._begun)
+        self._begun = True
+        if before:
+            self._open, self.open_bytes = [], 0
+        self._last = b""
+        if end < len(piece):
+            self._keep(piece[end:])
+        return [(at - before, name, data) for at, name, data in events] if before else events
+
+    def rest(self) -> list[Event]:
+        """The event that the end of the body cut off before its blank line, if it has data.
+
+        The standard drops it, but servers exist that end on `data: [DONE]` without one.
+        """
+        return split_events(self.open, flush=True, begun=self._begun)
+
+    @property
+    def open(self) -> bytes:
+        """The event that is not over, as far as it has come."""
+        return b"".join(self._open)
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._open.append(piece)
+            self._last = piece[-1:]
+            self.open_bytes += len(piece)
+
+
+def split_events(body: bytes, *, flush: bool, begun: bool = False) -> list[Event]:
     """All events of `body` that carry data, as (end, name, data).
 
-    `flush` also yields an event that the end of the body cut off before its blank line: the standard drops it, but
-    servers exist that end on `data: [DONE]` without one. Pass it only for a body known to be whole.
+    `flush` also yields an event that the end of the body cut off before its blank line. `begun`: `body` is not the
+    beginning of its stream.
     """
-    start = len(_BOM) if body.startswith(_BOM) else 0
+    start = len(_BOM) if not begun and body.startswith(_BOM) else 0
     if b"\r" in body:
         return _split_by_line(body, start, flush=flush)
     if body.startswith(b"data: ") and body.endswith(b"\n\n"):  # nearly all there is: nothing but one-line data
@@ -37,7 +92,7 @@ def split_events(body: bytes, *, flush: bool) -> list[Event]:
     end = start
     for block in blocks:
         end += len(block) + 2
-        if (event := _fields(block.split(b"\n"))) is not None:
+        if b"data" in block and (event := _fields(block.split(b"\n"))) is not None:
             events.append((end, *event))
     if flush and (event := _fields(rest.split(b"\n"))) is not None:
         events.append((len(body), *event))

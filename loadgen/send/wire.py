@@ -2,7 +2,8 @@
 
 Theory of operation. The pool has no cap: a request takes the connection that was used last, if it has been idle for
 less than `keepalive_s` (a server closes idle ones, and a request caught by that would be lost: there is no retry), else
-a new one is opened for it and the request waits for the connect, which is logged apart. `prewarm` opens connections
+a new one is opened for it and the request waits for the connect, which is logged apart. One on which something came
+while it was idle is not used: an answer nobody asked for, or its end. `prewarm` opens connections
 before t0, so that the first requests do not wait for theirs.
 """
 
@@ -150,7 +151,7 @@ class _Pool:
         oldest_ns = self.clock.now_ns() - self.transport.keepalive_ns
         while self.idle:
             connection, _ = self.idle.popitem()
-            if connection.idle_since_ns > oldest_ns:
+            if connection.idle_since_ns > oldest_ns and not connection.stale:
                 connection.send(flight, landing)
                 return
             connection.drop()

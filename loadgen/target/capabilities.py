@@ -44,8 +44,8 @@ class Capabilities:
     findings: tuple[Finding, ...]
     needs: tuple[str, ...] = ()
     unfit: tuple[str, ...] = ()
-    events_per_read: float = 1.0
     requests: int = 0
+    events_per_read: float | None = None  # token events in a socket read of a lone stream; None: no stream was seen
 
     @property
     def notes(self) -> list[str]:
@@ -61,6 +61,6 @@ def weakest(servers: Sequence[Capabilities]) -> Capabilities:
         findings=tuple(dict.fromkeys(finding for one in servers for finding in one.findings)),
         needs=tuple(dict.fromkeys(need for one in servers for need in one.needs)),
         unfit=tuple(dict.fromkeys(fault for one in servers for fault in one.unfit)),
-        events_per_read=max(one.events_per_read for one in servers),
         requests=sum(one.requests for one in servers),
+        events_per_read=max((one.events_per_read for one in servers if one.events_per_read is not None), default=None),
     )

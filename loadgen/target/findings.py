@@ -106,12 +106,24 @@ def gathered(seen: Seen) -> str:
 def _usage(seen: Seen) -> Finding:
     if seen.reading.output_tokens_source == "usage":
         return Finding(feature="usage", found="yes")
+    if seen.reading.usage_doubted:
+        cost = "output lengths and TPOT rest on the count of what came"
+        return Finding(feature="usage", found=f"not to be believed: {_contradiction(seen)}", cost=cost)
     words = _words(seen, "usage")
     return Finding(
         feature="usage",
         found=f"refused ({words})" if words else "no",
         instead="an output that ends at its limit is as long as that; others are counted by events",
         cost="output lengths and TPOT rest on the server's finish_reason, prompt lengths are unchecked",
+    )
+
+
+def _contradiction(seen: Seen) -> str:
+    reading = seen.reading
+    reason = reading.finish_reason or "no finish_reason"
+    return (
+        f"it says {reading.usage_tokens} output tokens where {reading.output_tokens} came "
+        f"({reason}, {seen.output_tokens} asked)"
     )
 
 
@@ -154,6 +166,10 @@ def _forced(seen: Seen, needs: list[str]) -> Finding:
     if words is None and reading.output_tokens_source == "limit":
         found = "accepted: the output ended at its limit, and its length is not told"
         return Finding(feature=feature, found=found, cost="lengths that were not forced would pass for forced ones")
+    if words is None and reading.usage_doubted:
+        found = f"accepted, but usage and what came contradict each other: {_contradiction(seen)}"
+        needs.append(f"no forced output length can be held against usage: {_contradiction(seen)}: set {option}")
+        return Finding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
     if words is None and reading.output_tokens >= asked:
         return Finding(feature=feature, found=f"accepted: {reading.output_tokens} of {asked} tokens came")
     if words is not None:

@@ -21,7 +21,8 @@ from loadgen.send.clock import NS, LoopClock
 from loadgen.send.flight import Flight, Transport
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.openai import Answer as Reading
-from loadgen.send.openai import HttpEnd, outcome_of, read_answer
+from loadgen.send.openai import HttpEnd
+from loadgen.send.reader import read_exchange
 from loadgen.send.wire import WireTransport
 from loadgen.target.http import Answer, Unreachable, no_connection_left
 
@@ -42,6 +43,27 @@ class Generated:
     def span_s(self) -> float:
         """Seconds from the first token to the last."""
         return 0.0 if self.reading is None else (self.reading.last_token_ns - self.reading.first_token_ns) / NS
+
+
+class _Kept(Flight):
+    """A flight that keeps all of its body, for a survey looks at what a run only reads."""
+
+    __slots__ = ("all_parts", "all_stamps", "content_type")
+
+    def __init__(self, index: int, scheduled_ns: int) -> None:
+        super().__init__(index, scheduled_ns)
+        self.all_parts: list[bytes] = []
+        self.all_stamps: list[int] = []
+        self.content_type = ""
+
+    def opened(self, at_ns: int, status: int, content_type: str) -> None:
+        self.content_type = content_type
+        super().opened(at_ns, status, content_type)
+
+    def received(self, chunk: bytes, at_ns: int) -> None:
+        self.all_parts.append(chunk)
+        self.all_stamps.append(at_ns)
+        super().received(chunk, at_ns)
 
 
 class _Landed:
@@ -71,7 +93,7 @@ class Generator:
         `output_tokens` is the largest output that it asks for.
         """
         base = self._endpoint.urls[0]
-        flight, landed = Flight(self.sent, self._clock.now_ns()), _Landed()
+        flight, landed = _Kept(self.sent, self._clock.now_ns()), _Landed()
         flight.body, flight.output_tokens_planned = orjson.dumps(body), output_tokens
         self.sent += 1
         self._transport.start(flight, landed)
@@ -94,34 +116,28 @@ class Generator:
             )
         return self._judged(flight, end, error, output_tokens)
 
-    def _judged(self, flight: Flight, end: HttpEnd, error: str, output_tokens: int) -> Generated:
-        reading = None
-        if flight.status == 200:
-            reading = read_answer(
-                flight.parts,
-                flight.stamps,
-                content_type=flight.content_type,
-                complete=end == "complete",
-                limit_tokens=output_tokens,
-            )
-        outcome, fault = outcome_of(
-            reading,
-            end=end,
+    def _judged(self, flight: _Kept, end: HttpEnd, error: str, output_tokens: int) -> Generated:
+        read = read_exchange(
+            flight.all_parts,
+            flight.all_stamps,
             status=flight.status,
-            error=error or ("" if reading else flight.refusal()),
-            forced_tokens=None,
+            content_type=flight.content_type,
+            end=end,
+            error=error or ("" if flight.status == 200 else flight.refusal()),
+            limit_tokens=output_tokens,
         )
         answer = Answer(
             url=self._endpoint.urls[0] + self._endpoint.path,
             status=flight.status,
             content_type=flight.content_type,
-            body=b"".join(flight.parts),
+            body=b"".join(flight.all_parts),
             retry_after=flight.retry_after,
             secrets=secrets_of(self._endpoint.headers),
         )
         began_ns = flight.sent_ns if flight.sent_ns >= 0 else flight.scheduled_ns
+        reading = read.answer
         wait_s = (reading.first_token_ns - began_ns) / NS if reading is not None and reading.events else 0.0
-        return Generated(answer=answer, outcome=outcome, fault=fault, reading=reading, wait_s=wait_s)
+        return Generated(answer=answer, outcome=read.outcome, fault=read.error, reading=reading, wait_s=wait_s)
 
 
 @asynccontextmanager

@@ -134,8 +134,8 @@ class Probe:
             findings=findings,
             needs=needs,
             unfit=(gathered(seen),) if gathered(seen) else (),
-            events_per_read=len(reading.events) / max(reading.token_reads, 1) if reading.stream else 1.0,
             requests=self._generator.sent,
+            events_per_read=reading.events_per_read if reading.stream else None,
         )
 
     async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Generated]:

@@ -404,7 +404,8 @@ def test_ipv6_and_several_urls(loop_factory: Loop) -> None:
     assert set(output.requests["outcome"]) == {"ok"}
 
 
-def test_the_user_stops_a_run(loop_factory: Loop) -> None:
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_the_user_stops_a_run(loop_factory: Loop, transport: str) -> None:
     async def main() -> RunOutput:
         stop = asyncio.Event()
 
@@ -414,12 +415,43 @@ def test_the_user_stops_a_run(loop_factory: Loop) -> None:
 
         async with serving(stream(first_s=9)) as server:
             plan = plan_at([10 * i for i in range(1, 500)], window_ms=5000)
-            return await send(server, plan, run={"stop": stop, "progress": progress})
+            return await send(server, plan, run={"stop": stop, "progress": progress}, transport=transport)
 
     output = run_on(loop_factory, main())
     assert output.facts.stop_ns < 2e9
     assert set(output.requests["outcome"]) == {"censored"}
     conserved(output)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_what_is_due_when_an_early_fail_stops_the_load_is_sent(loop_factory: Loop, transport: str) -> None:
+    async def main() -> RunOutput:
+        async with serving(stream(first_s=9)) as server:
+            plan = plan_at(range(1, 500), window_ms=500)
+            slo = Slo(ttft_s=0.1)
+            return await send(server, plan, slo=slo, early_fail_misses=5, transport=transport)
+
+    output = run_on(loop_factory, main())
+    assert output.facts.stopped_early
+    conserved(output)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_stream_by_another_name_is_watched_for_its_first_token(loop_factory: Loop, transport: str) -> None:
+    head = STREAM_HEAD.replace(b"text/event-stream; charset=utf-8", b"application/json")
+
+    async def script(request: Request) -> None:
+        await request.write(head + chunked(completion_events(4)[0]))
+        await asyncio.sleep(0.5)
+        await request.write(chunked(b"".join(completion_events(4)[1:])) + b"0\r\n\r\n")
+
+    async def main() -> RunOutput:
+        async with serving(script) as server:
+            return await send(server, plan_at([10, 20], window_ms=30), slo=Slo(ttft_s=0.25), transport=transport)
+
+    output = run_on(loop_factory, main())
+    assert list(output.requests["outcome"]) == ["ok", "ok"]
+    assert (derive(output.requests)["ttft_s"] < 0.25).all()
 
 
 def test_garbage_collection_is_restored_even_after_an_error(loop_factory: Loop) -> None:

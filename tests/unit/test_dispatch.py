@@ -10,14 +10,15 @@ import pytest
 from analysis.slo import Slo
 from analysis.stationarity import area_s
 from loadgen.plan.types import RunPlan
-from loadgen.send.api import SendOptions
+from loadgen.send import sse
+from loadgen.send.api import Drain, SendOptions
 from loadgen.send.closed import ClosedDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
 from loadgen.send.table import Tables
 from tests.fakes.clock import FakeClock
 from tests.fakes.plans import MS, Bodies, plan_at
-from tests.fakes.streams import completion_events
+from tests.fakes.streams import completion_events, event, text
 from tests.fakes.transport import FakeTransport
 
 HOUR_NS = 3_600_000_000_000
@@ -152,6 +153,106 @@ def test_nobody_is_certain_to_miss_once_the_last_token_came() -> None:
     assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 1)
 
 
+def open_flight(run: Run, at_ms: int, content_type: str) -> Any:
+    """The only flight, with its headers."""
+    run.clock.run(at_ms * MS)
+    (flight,) = run.dispatcher._flying.values()
+    flight.opened(at_ms * MS, 200, content_type)
+    return flight
+
+
+@pytest.mark.parametrize("content_type", ["text/event-stream", "application/json", "text/plain", ""])
+@pytest.mark.parametrize("padding", [0, 2_000_000])
+def test_a_first_token_is_seen_whatever_the_stream_is_called_and_however_long_its_event(
+    content_type: str, padding: int
+) -> None:
+    plan = plan_at([500], window_ms=1000, output_tokens=2)
+    run = Run(plan, lambda _: None, slo=Slo(ttft_s=0.3))
+    flight = open_flight(run, 510, content_type)
+    first, *later = completion_events(2)
+    first = first.replace(b" t0", b"x" * padding or b" t0")
+    flight.received(first[:7], 510 * MS)
+    flight.received(first[7:], 520 * MS)
+    run.clock.run(3000 * MS)
+    assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 0)
+    for piece in later:
+        flight.received(piece, 3000 * MS)
+    run.transport.finish(flight, run.dispatcher, "complete")
+    assert list(run.dispatcher.tables.requests()["outcome"]) == ["ok"]
+    assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 1)
+
+
+def test_a_document_that_may_be_whole_is_no_certain_miss_and_one_that_cannot_be_is() -> None:
+    body = b'{"choices":[{"text":"ab","finish_reason":"length"}],"usage":{"completion_tokens":2}}'
+    for came, misses in ((body, 0), (body[:-2], 1)):
+        run = Run(plan_at([500], window_ms=1000, output_tokens=2), lambda _: None, slo=Slo(ttft_s=0.3))
+        open_flight(run, 510, "application/json").received(came, 510 * MS)
+        run.clock.run(990 * MS)
+        assert run.dispatcher.live.cohort_misses == misses
+
+
+def test_an_empty_chunk_that_may_be_no_token_makes_no_tpot_a_certain_miss() -> None:
+    run = Run(plan_at([500], window_ms=1500, output_tokens=3), lambda _: None, slo=Slo(ttft_s=2, tpot_s=0.1))
+    flight = open_flight(run, 510, "text/event-stream")
+    flight.received(event(text("")), 510 * MS)
+    run.clock.run(1000 * MS)  # 490 ms after it
+    assert run.dispatcher.live.cohort_misses == 0
+    flight.received(b"".join(completion_events(2)[:1]), 1000 * MS)
+    run.clock.run(1150 * MS)
+    assert run.dispatcher.live.cohort_misses == 0
+    run.clock.run(1250 * MS)
+    assert run.dispatcher.live.cohort_misses == 1
+
+
+def test_an_answer_that_is_finished_and_not_over_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    split = sse.split_events
+
+    def counting(body: bytes, **options: Any) -> Any:
+        read.append(len(body))
+        return split(body, **options)
+
+    monkeypatch.setattr(sse, "split_events", counting)
+    plan = plan_at([500], window_ms=1000, tail_ms=10**6, output_tokens=50)
+    run = Run(plan, lambda _: None, slo=Slo(e2e_s=0.2), timeout_s=1000)
+    flight = open_flight(run, 510, "text/event-stream")
+    body = b"".join(completion_events(50)[:50])
+    for i in range(0, len(body), 100):
+        flight.received(body[i : i + 100], 510 * MS)
+    run.clock.run(900_000 * MS)
+    assert run.stops == 0
+    assert sum(read) == len(body)
+
+
+def test_a_time_out_names_the_bound_that_was_broken_by_then() -> None:
+    for slo, missed in ((Slo(ttft_s=0.3), ""), (Slo(ttft_s=0.3, tpot_s=0.1), "tpot")):
+        plan = plan_at([500, 9000], window_ms=8000, tail_ms=9000)
+        run = Run(plan, lambda _: (10.0, 900.0), slo=slo, timeout_s=2)
+        row = run.go().iloc[0]
+        assert (row["outcome"], row["certain_miss"], row["token_events"]) == ("timeout", missed, 3)
+
+
+def test_what_is_released_in_the_stop_is_handed_to_the_network_first() -> None:
+    run = Run(plan_at([10, 20, 30], window_ms=50), lambda _: None)
+    run.clock.run(15 * MS)
+    start = run.transport.start
+    slow: list[Any] = []
+
+    def later(flight: Any, landing: Any) -> None:  # as httpx does, whose task has to be given a turn first
+        slow.append(flight)
+        run.clock.call_at(run.clock.now_ns() + 3 * MS, lambda: start(flight, landing))
+
+    run.transport.start = later  # type: ignore[method-assign]
+    run.clock.time_ns = 25 * MS  # the loop was away when the second was due
+    run.dispatcher.stop()
+    assert run.stops == 0
+    requests = run.go()
+    assert (run.stops, len(slow)) == (1, 1)
+    assert run.dispatcher.stop_ns == 25 * MS + 1
+    assert len(requests) == 2
+    conserved(run, requests)
+
+
 def test_at_the_horizon_what_is_undecided_is_censored() -> None:
     run = Run(plan_at([500, 1500], window_ms=1000, tail_ms=1000), lambda _: None)
     requests = run.go()
@@ -260,3 +361,31 @@ def test_a_blocked_loop_owes_every_tick() -> None:
     heartbeat.stop()
     assert heartbeat.max_s() == pytest.approx(0.29)
     assert heartbeat.p99_s() == pytest.approx(0.19)  # rank 1020 of 1030 ticks, the last 30 of them late
+
+
+@pytest.mark.parametrize(
+    ("drain", "stop_ms", "outcomes"),
+    [
+        (None, 990 + 300, ["censored", "censored"]),
+        (Drain(unanswered=2, misses=9), 990 + 300, ["censored", "censored"]),
+        (Drain(unanswered=1, misses=9), 500 + 900, ["ok", "censored"]),
+        (Drain(unanswered=0, misses=9), 990 + 900, ["ok", "ok"]),
+        (Drain(unanswered=0, misses=1), 990 + 300, ["censored", "censored"]),  # it fails anyway
+    ],
+)
+def test_certain_misses_are_waited_for_while_they_may_hide_errors(
+    drain: Drain | None, stop_ms: float, outcomes: list[str]
+) -> None:
+    plan = plan_at([500, 990, 1100, 1800], window_ms=1000, tail_ms=5000, output_tokens=1)
+    run = Run(plan, lambda _: (900.0, 0.0), slo=Slo(ttft_s=0.3), drain=drain)
+    requests = run.go()
+    assert run.dispatcher.stop_ns == pytest.approx(stop_ms * MS, abs=10.1 * MS)
+    assert list(requests["outcome"][:2]) == outcomes
+    assert run.dispatcher.live.cohort_misses == 2
+    conserved(run, requests)
+
+
+def test_nothing_is_waited_for_once_too_many_failed() -> None:
+    plan = plan_at([500, 510, 990], window_ms=1000, tail_ms=5000, output_tokens=1)
+    run = Run(plan, lambda _: (900.0, 0.0), slo=Slo(ttft_s=0.3), refused={0, 1}, drain=Drain(unanswered=1, misses=9))
+    assert list(run.go()["outcome"]) == ["connect_error"] * 2 + ["censored"]

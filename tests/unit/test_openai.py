@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.send import openai
-from loadgen.send.openai import Answer, FirstTokenWatch, HttpEnd, bounded, outcome_of, read_answer
+from loadgen.send import reader
+from loadgen.send.flight import Flight
+from loadgen.send.openai import Answer, HttpEnd, bounded, outcome_of
+from loadgen.send.reader import read_answer, read_exchange
 from tests.fakes.captures import captured_reads
 from tests.fakes.replay import Replay
 from tests.fakes.streams import DONE, completion_events, delta, event, text, usage
@@ -19,11 +21,11 @@ CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / 
 
 
 def read(
-    *pieces: bytes, complete: bool = True, content_type: str = "text/event-stream", limit_tokens: int = -1
+    *pieces: bytes, end: HttpEnd = "complete", content_type: str = "text/event-stream", limit_tokens: int = -1
 ) -> Answer:
     """Each piece in a read of its own, stamped 10, 20, 30, ..."""
     stamps = [10 * (i + 1) for i in range(len(pieces))]
-    return read_answer(list(pieces), stamps, content_type=content_type, complete=complete, limit_tokens=limit_tokens)
+    return read_answer(list(pieces), stamps, content_type=content_type, end=end, limit_tokens=limit_tokens)
 
 
 def judge(answer: Answer | None, end: HttpEnd = "complete", status: int = 200, forced: int | None = None) -> str:
@@ -35,7 +37,7 @@ def test_a_whole_completion() -> None:
     assert answer.events == [(10, -1), (20, -1), (30, -1), (40, -1)]
     assert (answer.first_token_ns, answer.last_token_ns, answer.token_reads) == (10, 40, 4)
     assert (answer.output_tokens, answer.output_tokens_source, answer.input_tokens) == (4, "usage", 8)
-    assert (answer.finish_reason, answer.done, answer.first_event_tokens) == ("length", True, 1)
+    assert (answer.finish_reason, answer.done, answer.first_read_tokens) == ("length", True, 1)
     assert judge(answer, forced=4) == "ok"
     assert judge(answer, forced=5) == "short_output"
 
@@ -77,7 +79,7 @@ def test_continuous_usage_counts_the_tokens_of_each_event() -> None:
               text("de", "stop", usage={"completion_tokens": 6})]  # fmt: skip
     answer = read(*map(event, pieces), event(usage(6)), DONE)
     assert answer.events == [(10, 3), (20, 1), (30, 2)]
-    assert (answer.first_event_tokens, answer.output_tokens, answer.output_tokens_source) == (3, 6, "usage")
+    assert (answer.first_read_tokens, answer.output_tokens, answer.output_tokens_source) == (3, 6, "usage")
 
 
 def test_token_ids_count_where_no_usage_does() -> None:
@@ -85,7 +87,7 @@ def test_token_ids_count_where_no_usage_does() -> None:
         return event({"choices": [{"text": "x", "token_ids": ids, "finish_reason": finish}]})
 
     answer = read(with_ids([1, 2]), with_ids([3], "stop"), DONE)
-    assert (answer.output_tokens, answer.output_tokens_source, answer.first_event_tokens) == (3, "token_ids", 2)
+    assert (answer.output_tokens, answer.output_tokens_source, answer.first_read_tokens) == (3, "token_ids", 2)
     assert read(with_ids([1, 2]), with_ids([3], "stop"), event(usage(4)), DONE).output_tokens_source == "usage"
 
 
@@ -142,7 +144,7 @@ def test_the_proper_end() -> None:
     assert judge(never_done, end="eof") == "truncated"
     assert judge(whole, end="lost") == "connection_lost"
     assert judge(read(event(text("a")), DONE), end="complete") == "truncated"
-    assert judge(read(event(text("a")), b'data: {"cho', complete=False), end="cut") == "truncated"
+    assert judge(read(event(text("a")), b'data: {"cho', end="cut"), end="cut") == "truncated"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_a_plain_json_answer_is_one_token_event_at_its_last_read() -> None:
     answer = read(body[:20], body[20:], content_type="application/json")
     assert answer.events == [(20, 4)]
     assert (answer.output_tokens, judge(answer, forced=4)) == (4, "ok")
-    assert judge(read(body[:20], content_type="application/json", complete=False), end="cut") == "truncated"
+    assert judge(read(body[:20], content_type="application/json", end="cut"), end="cut") == "truncated"
     assert judge(read(b'{"error":{"message":"no"}}', content_type="application/json")) == "stream_error"
 
 
@@ -201,28 +203,39 @@ STREAM = b"".join(
 )  # fmt: skip
 
 
+def live_first(parts: list[bytes], stamps: list[int], content_type: str) -> int:
+    """The first token as the dispatcher sees it while the parts arrive."""
+    flight = Flight(0, 0)
+    flight.opened(0, 200, content_type)
+    for part, stamp in zip(parts, stamps, strict=True):
+        flight.received(part, stamp)
+        if flight.first_token_ns >= 0:
+            assert flight.first_token_ns == stamp
+            return stamp
+    return -1
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, len(STREAM))), st.booleans())
-def test_any_cut_into_reads_gives_the_same_answer(cuts: list[int], crlf: bool) -> None:
+@given(
+    st.lists(st.integers(0, len(STREAM))), st.booleans(), st.sampled_from(["text/event-stream", "application/json", ""])
+)
+def test_any_cut_into_reads_gives_the_same_answer(cuts: list[int], crlf: bool, label: str) -> None:
     body = STREAM.replace(b"\n", b"\r\n") if crlf else STREAM
     edges = sorted({0, len(body), *cuts})
     parts = [body[a:b] for a, b in pairwise(edges)]
     stamps = edges[1:]  # a read's stamp says how far the body had come
-    cut = read_answer(parts, stamps, content_type="text/event-stream", complete=True)
+    cut = read_answer(parts, stamps, content_type=label)
     bytewise = read_answer(
         [bytes([b]) for b in body],
         list(range(1, len(body) + 1)),
         content_type="text/event-stream",
-        complete=True,
     )
     for name in ("finish_reason", "done", "output_tokens", "output_tokens_source", "error", "bad"):
         assert getattr(cut, name) == getattr(bytewise, name)
     assert [t for _, t in cut.events] == [t for _, t in bytewise.events]
     # the read that completes an event is the first one that reaches its end
     assert [at for at, _ in cut.events] == [min(s for s in stamps if s >= at) for at, _ in bytewise.events]
-    watch = FirstTokenWatch()
-    live = next(stamp for part, stamp in zip(parts, stamps, strict=True) if watch.feed(part))
-    assert live == cut.first_token_ns
+    assert live_first(parts, stamps, label) == cut.first_token_ns
 
 
 DOCUMENTS = st.fixed_dictionaries(
@@ -253,7 +266,7 @@ DOCUMENTS = st.fixed_dictionaries(
 def test_the_short_way_through_plain_events_comes_to_the_same(documents: list[Any]) -> None:
     pieces = [event(text("a")), event(text("b")), *(event(document) for document in documents)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openai, "_AROUND_TEXT", re.compile(b"never"))
+        patch.setattr(reader, "_AROUND_TEXT", re.compile(b"never"))
         long_way = read(*pieces)
     assert read(*pieces) == long_way
 
@@ -271,17 +284,125 @@ def test_an_event_that_only_looks_like_the_one_before_is_read_in_full(tail: byte
     head = b'data: {"choices":[{"text":"'
     pieces = [head + b'a","finish_reason":null}]}\n\n', head + b'b","finish_reason":null}]}\n\n', head + tail + b"\n\n"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openai, "_AROUND_TEXT", re.compile(b"never"))
+        patch.setattr(reader, "_AROUND_TEXT", re.compile(b"never"))
         long_way = read(*pieces)
     assert read(*pieces) == long_way
 
 
-def test_a_huge_event_ends_the_live_watch_but_not_the_parse() -> None:
-    watch = FirstTokenWatch()
-    piece = b"data: " + b" " * 600_000
-    assert watch.feed(piece) is False
-    assert watch.feed(piece) is None
-    assert read(b'data: {"choices":[{"text":"' + b"x" * 2_000_000 + b'","finish_reason":"stop"}]}\n\n').events
+def test_a_huge_first_event_is_seen_when_it_is_complete_and_not_before() -> None:
+    head, tail = b'data: {"choices":[{"text":"', b'","finish_reason":null}]}\n\n'
+    parts = [head + b"x" * 600_000, b"x" * 600_000, b"x" * 600_000 + tail, *completion_events(2)]
+    assert live_first(parts, [10, 20, 30, 40, 50, 60, 70], "text/event-stream") == 30
+
+
+def test_done_needs_no_blank_line_where_the_connection_ends_the_body() -> None:
+    for end in ("complete", "eof"):
+        answer = read(event(text("a", "stop")), b"data: [DONE]", end=end)
+        assert judge(answer, end=end) == "ok"
+        assert judge(read(event(text("a", "stop")), b"data: [DONE]\n", end=end), end=end) == "ok"
+    assert judge(read(event(text("a", "stop")), b'data: {"cho', end="eof"), end="eof") == "truncated"
+
+
+def test_an_event_without_its_blank_line_is_complete_with_the_body_and_not_earlier() -> None:
+    flight = Flight(0, 0)
+    flight.opened(0, 200, "text/event-stream")
+    flight.received(event(text("a", "stop")).rstrip(), 10)
+    assert flight.first_token_ns == -1
+    flight.ended_ns = 500
+    answer = flight.finish("complete")
+    assert answer is not None
+    assert answer.first_token_ns == 500
+
+
+def test_an_error_event_need_not_be_json() -> None:
+    for data in (b"engine died", b'"engine died"', b"[1"):
+        answer = read(event(text("a")), b"event: error\ndata: " + data + b"\n\n", DONE)
+        assert judge(answer) == "stream_error"
+        assert answer.error == data.decode()
+
+
+@pytest.mark.parametrize("blanks", [b"", b"\n", b" " * 100])
+def test_one_document_is_complete_at_its_last_byte_not_at_the_blanks_behind_it(blanks: bytes) -> None:
+    body = b'{"choices":[{"text":"abc","finish_reason":"length"}],"usage":{"completion_tokens":4}}'
+    parts = [body[:30], body[30:], *([blanks] if blanks else [])]
+    assert read(*parts, content_type="application/json").first_token_ns == 20
+
+
+# ---- usage against what came ----------------------------------------------------------------------------------------
+
+
+def test_empty_chunks_at_the_edges_are_no_tokens_where_usage_leaves_none_for_them() -> None:
+    eight = [event(text(f"t{i}")) for i in range(8)]
+    empty, last = event(text("")), event(text("", "length"))
+    answer = read(empty, empty, *eight, last, event(usage(8)), DONE)  # stamps: 10, 20; 30 to 100; 110
+    assert (answer.first_token_ns, answer.last_token_ns, len(answer.events)) == (30, 100, 8)
+    assert (answer.output_tokens, answer.output_tokens_source) == (8, "usage")
+    answer = read(empty, *eight, last, event(usage(9)), DONE)  # one of them is: not the last
+    assert (answer.first_token_ns, answer.last_token_ns) == (10, 90)
+    answer = read(empty, *eight, last, DONE)  # nothing says so
+    assert (answer.first_token_ns, answer.last_token_ns, answer.output_tokens) == (10, 100, 10)
+    answer = read(empty, empty, last, event(usage(1)), DONE)  # no text at all
+    assert (answer.first_token_ns, answer.output_tokens, len(answer.events)) == (30, 1, 1)
+
+
+def test_an_empty_chunk_that_says_it_brings_nothing_is_no_token_whatever_the_others_bring() -> None:
+    def two(total: int) -> bytes:
+        return event(text("ab", usage={"completion_tokens": total}))
+
+    answer = read(two(2), two(4), event(text("", "stop", usage={"completion_tokens": 4})), DONE)
+    assert (answer.last_token_ns, len(answer.events), answer.output_tokens) == (20, 2, 4)
+
+
+def test_a_choice_without_text_delta_or_ids_is_never_a_token() -> None:
+    bare = event({"choices": [{"index": 0, "finish_reason": "length"}]})
+    answer = read(bare, event(text("a")), event(text("b")), event({"choices": [{"index": 0}]}), bare, DONE)
+    assert [at for at, _ in answer.events] == [20, 30]
+    assert (answer.finish_reason, answer.output_tokens, judge(answer)) == ("length", 2, "ok")
+
+
+@pytest.mark.parametrize(
+    ("told", "finish", "limit", "tokens", "source"),
+    [
+        (0, "length", 8, 8, "events"), (0, "stop", 20, 8, "events"),  # tokens were seen
+        (7, "length", 8, 8, "events"), (7, "stop", 20, 8, "events"),  # one short
+        (8, "length", 8, 8, "usage"), (12, "stop", 20, 12, "usage"),  # several tokens an event
+        (4, "length", 4, 4, "usage"),  # a token in several events, and the limit says so too
+        (3, "length", 4, 4, "limit"),  # the limit bounds what events can mean
+    ],
+)  # fmt: skip
+def test_usage_that_what_came_contradicts_is_doubted(
+    told: int, finish: str, limit: int, tokens: int, source: str
+) -> None:
+    pieces = [event(text("t", finish if i == 7 else None)) for i in range(8)]
+    answer = read(*pieces, event(usage(told)), DONE, limit_tokens=limit)
+    assert (answer.output_tokens, answer.output_tokens_source, answer.usage_tokens) == (tokens, source, told)
+    assert answer.usage_doubted == (source != "usage")
+
+
+def test_token_ids_are_believed_before_usage_that_says_less() -> None:
+    ids = [event({"choices": [{"text": "x", "token_ids": [1, 2], "finish_reason": f}]}) for f in (None, "stop")]
+    for told, source in ((3, "token_ids"), (4, "usage"), (5, "usage")):  # a stop token may have no text and no id
+        answer = read(*ids, event(usage(told)), DONE)
+        assert (answer.output_tokens, answer.output_tokens_source) == (max(told, 4), source)
+
+
+def test_k_is_what_the_first_read_brought() -> None:
+    answer = read(event(text("a")) * 3, event(text("b")), event(text("c", "stop")), event(usage(5)), DONE)
+    assert (answer.first_read_events, answer.first_read_tokens, answer.token_reads) == (3, 3, 3)
+    assert answer.events_per_read == 5 / 3
+    ids = event({"choices": [{"text": "x", "token_ids": [1, 2]}]})
+    answer = read(ids * 2, event({"choices": [{"text": "x", "token_ids": [3], "finish_reason": "stop"}]}), DONE)
+    assert (answer.first_read_events, answer.first_read_tokens) == (2, 4)
+
+
+def test_an_exchange_is_judged_as_the_load_s_are() -> None:
+    stream = {"status": 200, "content_type": "text/event-stream"}
+    done = read_exchange(list(completion_events(4)), [1, 2, 3, 4, 5, 6], forced_tokens=4, **stream)
+    assert (done.outcome, done.answer and done.answer.events_per_read) == ("ok", 1.0)
+    cut = [event(text("a", "content_filter")), DONE]
+    assert read_exchange(cut, [1, 2], **stream).outcome == "stream_error"
+    refused = read_exchange([b"no ", b"model"], [1, 2], status=404, content_type="")
+    assert (refused.outcome, refused.error) == ("workload_error", "HTTP 404: no model")
 
 
 # ---- raw captures of a real server ----------------------------------------------------------------------------------
@@ -294,9 +415,9 @@ def capture(name: str) -> tuple[int, Answer, HttpEnd]:
         replay.feed(data, at_ns)
     replay.close()
     flight = replay.flight
-    complete = replay.end == "complete"
-    answer = read_answer(flight.parts, flight.stamps, content_type=flight.content_type, complete=complete)
-    assert flight.first_token_ns in (answer.first_token_ns, -1)
+    live_ns = flight.first_token_ns
+    answer = flight.finish(replay.end) or Answer()
+    assert live_ns in (answer.first_token_ns, -1)
     return flight.status, answer, replay.end
 
 
@@ -341,7 +462,7 @@ def test_captures_of_good_answers(name: str, tokens: int, source: str, k: int) -
     status, answer, end = capture(name)
     assert (status, end, judge(answer, end=end)) == (200, "complete", "ok")
     assert (answer.output_tokens, answer.output_tokens_source) == (tokens, source)
-    assert answer.first_event_tokens == k
+    assert answer.first_read_tokens == k
     if name in ("chat_stream_usage_continuous", "comp_stream_ids_usage_cont", "comp_stream_return_token_ids"):
         assert [t for _, t in answer.events] == [1] * 8
     if name == "chat_stream_max1":
@@ -362,5 +483,5 @@ def test_a_server_s_own_times_of_a_request_are_kept() -> None:
         (b'"fast"', (-1, -1, -1)),
     ):  # fmt: skip
         body = b'data: {"choices":[{"text":"a","finish_reason":"length"}]}\n\ndata: ' + usage % metrics + b"\n\n"
-        answer = read_answer([body], [5], content_type="text/event-stream", complete=True)
+        answer = read_answer([body], [5], content_type="text/event-stream")
         assert (answer.server_queue_ns, answer.server_prefill_ns, answer.server_decode_ns) == times

@@ -77,8 +77,8 @@ def test_what_did_not_happen_is_undefined() -> None:
 
 
 def test_tpot_leaves_out_all_tokens_of_the_first_event() -> None:
-    assert one(first_event_tokens=5)["tpot_s"] == 1.0 / 16
-    assert one(first_event_tokens=-1)["tpot_s"] == 0.05
+    assert one(first_read_tokens=5)["tpot_s"] == 1.0 / 16
+    assert one(first_read_tokens=-1)["tpot_s"] == 0.05
 
 
 def test_tpot_on_its_bound_is_not_above_it() -> None:
@@ -98,7 +98,7 @@ def test_tpot_on_its_bound_is_not_above_it() -> None:
         ({"token_events": 21, "token_reads": 1}, True),
         ({"token_events": 1, "token_reads": -1}, True),
         ({"token_events": -1, "token_reads": -1, "output_tokens": -1}, False),
-        ({"first_event_tokens": 21}, False),  # nothing after the first event
+        ({"first_read_tokens": 21}, False),  # nothing after the first event
     ],
 )
 def test_tpot_is_undefined(changed: dict[str, int], is_buffered: bool) -> None:

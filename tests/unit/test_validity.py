@@ -175,7 +175,7 @@ def test_work_that_is_not_what_was_asked_is_no_evidence(spoiled: dict[str, Any],
         ({"input_tokens": 1020}, []),
         ({"input_tokens_planned": 20, "input_tokens": 50}, ["warning"]),  # a chat template
         ({"input_tokens": -1}, []),  # nobody says
-        ({"output_tokens": 5}, []),  # a natural stop may come early
+        ({"output_tokens": 5}, ["warning"]),  # of max_tokens 11, and finish_reason length says that it was reached
         ({"token_reads": some(N, 1, 11, first=IN_WINDOW, count=12)}, []),
     ],
 )
@@ -186,6 +186,97 @@ def test_small_differences_do_not_block(spoiled: dict[str, Any], severities: lis
 def test_buffering_only_warns_where_tpot_is_not_bounded() -> None:
     (finding,) = found(served(token_reads=1), slo=Slo(ttft_s=0.8)).values()
     assert (finding.check, finding.severity) == ("buffered_streams", "warning")
+
+
+MS = 1_000_000
+
+
+def gathered(reads: int, span_ms: float, wait_ms: float = 640, **more: Any) -> pd.DataFrame:
+    """Streams of 32 tokens in so many reads."""
+    table = served(output_tokens=32, output_tokens_planned=32, token_events=32, token_reads=reads, **more)
+    first = table["sent_ns"] + int(wait_ms * MS)
+    last = first + int(span_ms * MS)
+    return table.assign(first_token_ns=first, headers_ns=first, last_token_ns=last, ended_ns=last)
+
+
+@pytest.mark.parametrize(("reads", "span_ms"), [(1, 0), (2, 1), (4, 3), (8, 14)])
+def test_a_stream_let_go_in_a_few_pieces_is_as_buffered_as_one_in_one_piece(reads: int, span_ms: float) -> None:
+    findings = found(gathered(reads, span_ms))
+    assert blocks(findings["buffered_streams"], "workload")
+    assert f"{32 / reads:.3g} events per read" in findings["buffered_streams"].text
+
+
+@pytest.mark.parametrize(
+    ("reads", "span_ms", "wait_ms"),
+    [
+        (32, 31, 5000),  # waited in a queue, then came fast
+        (8, 620, 640),  # a server that writes on a clock
+    ],
+)
+def test_long_waits_and_several_events_a_read_are_no_buffering_by_themselves(
+    reads: int, span_ms: float, wait_ms: float
+) -> None:
+    table = gathered(reads, span_ms, wait_ms)
+    assert "buffered_streams" not in found(table, slo=Slo(ttft_s=9, tpot_s=0.05))
+    assert "gathered_reads" not in found(table, slo=Slo(ttft_s=9, tpot_s=0.05))
+
+
+def test_several_events_a_read_block_where_a_lone_request_met_one_each() -> None:
+    table = gathered(8, 620, first_read_events=4)
+    for lone, checks in ((1.0, {"gathered_reads", "first_reads"}), (4.0, {"first_reads"}), (None, {"first_reads"})):
+        findings = found(table, run=facts(survey_events_per_read=lone))
+        assert set(findings) == checks
+        assert all("4 events per read" in finding.text for finding in findings.values())
+    assert blocks(found(table, run=facts(survey_events_per_read=1.0))["gathered_reads"], "workload")
+
+
+def test_k_of_tpot_makes_a_proxy_that_flushes_by_size_tell_the_true_one() -> None:
+    # 128 tokens 11.9 ms apart, flushed with every 25th and at the end: (last - first)/127 would be 9.65 ms
+    table = served(8, output_tokens=128, token_events=128, token_reads=6, first_read_events=25, first_read_tokens=25)
+    first = table["sent_ns"] + 300 * MS
+    table = table.assign(first_token_ns=first, last_token_ns=first + round(103 * 11.9 * MS))
+    assert derive(table)["tpot_s"].to_numpy() == pytest.approx(0.0119)
+
+
+def doubted(count: int, told: int, **more: Any) -> pd.DataFrame:
+    """Answers of 11 tokens of which usage says another number; in `count` of them."""
+    source = some(N, "events", "usage", first=IN_WINDOW, count=count)
+    return served(usage_tokens=some(N, told, 11, first=IN_WINDOW, count=count), output_tokens_source=source, **more)
+
+
+def test_usage_that_is_contradicted_blocks_where_the_indicator_rests_on_it() -> None:
+    short = found(doubted(1100, 10))["usage"]  # forced: with 10 of 11 tokens each would be a miss
+    assert blocks(short, "workload")
+    assert "usage contradicts what came in 1100 of 1200 answers: the first says 10 tokens where 11 came" in short.text
+    natural = found(doubted(1100, 10), forced=False)["usage"]  # TPOT 11 or 10 ms, and 50 are allowed
+    assert (natural.severity, natural.blame) == ("warning", "workload")
+    assert blocks(found(doubted(1100, 10), forced=False, slo=Slo(tpot_s=0.0105))["usage"], "workload")
+    assert blocks(found(doubted(1100, 0), forced=False)["usage"], "workload")  # no TPOT at all
+    assert found(doubted(1100, 0), forced=False, slo=Slo(ttft_s=0.8))["usage"].severity == "warning"
+    assert found(doubted(1, 10))["usage"].severity == "warning"  # one of 1200 decides nothing
+
+
+def test_fewer_tokens_than_max_tokens_at_length_are_a_contradiction_unless_a_context_ends_there() -> None:
+    one_short = served(output_tokens=10, usage_tokens=10)
+    assert "max_tokens 11" in found(one_short, forced=False)["usage"].text
+    assert blocks(found(one_short, forced=False, slo=Slo(tpot_s=0.0105))["usage"], "workload")
+    inputs = np.arange(N) % 5 + 1000
+    context = served(input_tokens=inputs, input_tokens_planned=inputs, output_tokens=1010 - inputs)
+    assert "usage" not in found(context, forced=False)
+
+
+def test_a_time_out_while_tokens_come_is_ours_and_not_the_server_s() -> None:
+    slo = Slo(ttft_s=0.8)
+    cut: dict[str, Any] = {"outcome": some(N, "timeout", "ok", first=IN_WINDOW, count=2)}
+    cut["finish_reason"] = some(N, "", "length", first=IN_WINDOW, count=2)
+    finding = found(served(**cut), slo=slo)["still_answering"]
+    assert blocks(finding, "workload")
+    assert "set a longer --timeout" in finding.text
+    missed = some(N, "tpot", "", first=IN_WINDOW, count=2)  # its bound was broken by then: the server's own doing
+    assert "still_answering" not in found(served(**cut, certain_miss=missed))
+    table = served(**cut)
+    stalled = table.assign(ended_ns=table["ended_ns"] + 3_000 * MS)
+    assert "still_answering" not in found(stalled, slo=slo)
 
 
 def test_a_broken_cold_claim_and_a_changed_target() -> None:

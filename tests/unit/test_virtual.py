@@ -22,7 +22,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.errors import UsageError
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
-from loadgen.send.api import RunOutput, SendOptions
+from loadgen.send.api import Drain, RunOutput, SendOptions
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -325,3 +325,18 @@ def test_the_model_behind_http_gives_virtual_time_s_tokens(name: str) -> None:
     gauges = model.gauges()
     assert (gauges.running, gauges.waiting, gauges.kv_usage) == (0, 0, 0.0)
     assert gauges.prefix_hit_tokens == output.requests["cached_tokens"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("drain", "answered"),
+    [
+        (None, 4), (Drain(unanswered=6, misses=9), 4), (Drain(unanswered=2, misses=9), 8),
+        (Drain(unanswered=0, misses=9), 10), (Drain(unanswered=0, misses=5), 4),
+    ],
+)  # fmt: skip
+def test_certain_misses_are_waited_for_while_they_may_hide_errors(drain: Drain | None, answered: int) -> None:
+    output = run(make([0] * 10 + [150], window=(0, 100, 10_000)), slo=Slo(ttft_s=0.22), drain=drain)
+    table = output.requests
+    assert table["outcome"].tolist()[:10] == ["ok"] * answered + ["censored"] * (10 - answered)
+    if answered > 4:
+        assert output.facts.stop_ns == table["ended_ns"][answered - 1] + 1

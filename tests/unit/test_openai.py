@@ -455,7 +455,7 @@ def test_capture_503_is_rejected() -> None:
         ("chat_stream_plain", 7, "events", 1),  # 8 tokens in 7 events: a count of events is only a lower bound
         ("comp_stream_plain", 8, "events", 1),
         ("comp_stream_eos_first", 1, "usage", 1), ("chat_stream_eos_stop", 13, "usage", 1),
-        ("comp_nonstream", 8, "usage", 8), ("comp_stream_usage_prompt_tokens_details_2nd", 4, "usage", 1),
+        ("comp_nonstream", 8, "usage", 8), ("comp_stream_usage_prompt_tokens_details_2nd", 4, "usage", 4),
     ],
 )  # fmt: skip
 def test_captures_of_good_answers(name: str, tokens: int, source: str, k: int) -> None:

@@ -197,5 +197,5 @@ def test_a_window_at_which_floor_and_mean_agree_is_named_only_where_it_can_be_kn
 @pytest.mark.parametrize(("word", "proves"), [("replicate", True), ("block", False), ("repeat", False)])
 def test_runs_of_one_history_prove_no_share_of_passes(word: str, proves: bool) -> None:
     told = made(replicates=word)
-    assert (told["confirmation"]["pass_share_lower_bound"] is not None) == proves
+    assert (told["proof"]["pass_share_lower_bound"] is not None) == proves
     assert any("at 95 % confidence" in line for line in sentences(told)) == proves

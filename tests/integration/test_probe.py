@@ -27,6 +27,12 @@ def refused(words: str, status: int = 400) -> Reply:
     return (status, JSON, json.dumps({"error": {"message": words}}).encode())
 
 
+def ended_by(reason: str, end: bytes = b"data: [DONE]\n\n") -> Reply:
+    """A stream of one token with that finish_reason."""
+    event = b'data: {"choices":[{"index":0,"text":"x","finish_reason":%s}]}\n\n' % reason.encode()
+    return (200, "text/event-stream", event + end)
+
+
 class Server:
     """Takes or refuses members of a request, and does with them what a test wants."""
 
@@ -193,6 +199,14 @@ async def test_all_refusals_together_still_fit_into_ten_requests() -> None:
         (refused("Not Found", 404), r"/v1/completions is not there \(404: Not Found\)"),
         (refused("no such thing", 400), "answers 400: no such thing"),
         ((200, JSON, b'{"hello":1}'), "answers 200, but not as OpenAI's API does: an answer without tokens"),
+        (ended_by('"abort"'), r"finish_reason abort \(a run counts it as stream_error\)"),
+        (ended_by('"content_filter"'), r"finish_reason content_filter \(a run counts it as stream_error\)"),
+        (ended_by("null", end=b""), r"\(a run counts it as truncated\)"),
+        (
+            b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
+            b"content-length: 3\r\n\r\nabc",
+            r"compressed \(gzip\).* \(a run counts it as bad_response\)",
+        ),
         ((200, JSON, b"\x1b[31mhello"), r"neither a stream nor JSON: \\x1b\[31mhello"),
     ],
 )

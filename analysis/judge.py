@@ -47,6 +47,8 @@ def judge_run(
     failed = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
     # of a run that was stopped early nothing is asked of what was still in flight: its misses decided
     open_ = 0 if facts.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
+    # a run that misses its SLO waits for no answer, so that those it did not wait for accuse nobody
+    unanswered = open_ if attains(total, missed, criteria.attain) else 0
     drift = outstanding_drift(
         requests,
         start_ns=facts.warmup_ns,
@@ -59,7 +61,7 @@ def judge_run(
         gates(requests, facts, criteria),
         [
             *_failures(facts, criteria, total, missed),
-            *_too_many_errors(criteria, total, failed, open_),
+            *_too_many_errors(criteria, total, failed, unanswered),
             *_rises(drift, waiting, limit),
         ],
     )

@@ -165,3 +165,4 @@ class RateVerdict:
     waiting_ratio: float | None = None  # likewise of the server's waiting gauge
     waiting_z: float | None = None
     reason: str = ""
+    keys: tuple[str, ...] = ()  # of the runs it stands on, without those that a spare or a new block took over

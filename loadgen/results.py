@@ -102,8 +102,8 @@ def assemble(
     experiment = read_json(directory / "experiment.json")
     lines = read_ledger(directory)
 
-    def buckets(rate: float, kind: str) -> list[dict[str, Any]]:
-        own = [line for line in lines if line["run"]["rate"] == rate and line["run"]["kind"] == kind]
+    def buckets(keys: Sequence[str]) -> list[dict[str, Any]]:
+        own = [line for line in lines if line["run"]["key"] in keys]
         valid = [line for line in own if line["verdict"]["status"] != "INVALID"]
         return _buckets(directory, valid, scenario.objective)
 

@@ -28,15 +28,15 @@ def answer(
     conditions: Mapping[str, Any],
     outcome: Outcome,
     runs: Sequence[Run],
-    buckets: Callable[[float, str], list[dict[str, Any]]],
+    buckets: Callable[[Sequence[str]], list[dict[str, Any]]],
     notes: Sequence[str] = (),
     slo: Slo | None = None,
 ) -> dict[str, Any]:
     """Assemble the answer.
 
     `conditions` is all that λ* is a property of (SLO, q, ε, window, R, workload, target); `runs` the whole ledger;
-    `buckets(rate, kind)` the latencies per (input, output) bucket of one rate's runs. Rates in requests/s, times in s.
-    With `slo` the bracket's failing end is diagnosed.
+    `buckets(keys)` the latencies per (input, output) bucket of the valid runs of those keys. Rates in requests/s, times
+    in s. With `slo` the bracket's failing end is diagnosed.
     """
     return {
         "format": FORMAT,
@@ -69,13 +69,13 @@ def _rates(
     verdicts: Sequence[RateVerdict],
     kind: str,
     runs: Sequence[Run],
-    buckets: Callable[[float, str], list[dict[str, Any]]],
+    buckets: Callable[[Sequence[str]], list[dict[str, Any]]],
     slo: Slo | None,
 ) -> list[dict[str, Any]]:
     rows = []
     for verdict in verdicts:
         own = [run for request, run in runs if request["kind"] == kind and request["rate"] == verdict.rate]
-        valid = [run for run in own if run.status != "INVALID"]
+        valid = [run for request, run in runs if request["key"] in verdict.keys and run.status != "INVALID"]
         rows.append(
             {
                 "rate": verdict.rate,
@@ -84,7 +84,7 @@ def _rates(
                 "cause": cause(valid, slo, verdict.reason) if verdict.status == "FAIL" else "",
                 "missed_by": missed_by(valid),
                 "runs": verdict.runs,
-                "invalid_runs": len(own) - len(valid),
+                "invalid_runs": sum(run.status == "INVALID" for run in own),
                 "realised_rate": _range([run.realised_rate for run in valid]),
                 "sent_rate": _range([run.sent_rate for run in valid]),
                 "attainment": _range([verdict.attain_min, verdict.attain_max]),
@@ -100,7 +100,7 @@ def _rates(
                     metric: {p: _worst(valid, metric, p) for p in (*PERCENTILES, *(f"{p}_all" for p in PERCENTILES))}
                     for metric in (*LATENCIES, "send_lag_s")
                 },
-                "buckets": buckets(verdict.rate, kind),
+                "buckets": buckets(verdict.keys),
             }
         )
     return rows

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum
 from fractions import Fraction
 from typing import Final
@@ -77,6 +78,7 @@ class Evidence:
         self._counting: defaultdict[Place, dict[int, RunVerdict]] = defaultdict(dict)
         self._thin: defaultdict[Place, dict[int, RunVerdict]] = defaultdict(dict)
         self._thin_runs: Counter[tuple[Place, int]] = Counter()
+        self._keys: dict[tuple[Place, int], str] = {}  # of the run that was booked last
         self._attempts: Counter[tuple[Place, int]] = Counter()
         self._seats = Seats(spec, seeds)
         self._blocks: dict[int, int] = {}  # rate -> number of the block of fresh seeds in use there
@@ -186,7 +188,8 @@ class Evidence:
     def judge(self, kind: Kind, k: int) -> RateVerdict:
         """The judge's word on a rate's exploring runs, or on its fresh runs."""
         runs = {**self._thin[kind, k], **self._counting[kind, k]}
-        return judge_rate(self.rates[k], tuple(runs[r] for r in sorted(runs)), self._criteria, self._spec.runs)
+        verdict = judge_rate(self.rates[k], tuple(runs[r] for r in sorted(runs)), self._criteria, self._spec.runs)
+        return replace(verdict, keys=tuple(self._keys[(kind, k), r] for r in sorted(runs)))
 
     def tested(self, kind: Kind) -> Iterator[RateVerdict]:
         """The judge's word on every rate with runs of a kind, rising."""
@@ -219,6 +222,7 @@ class Evidence:
         self._seats.valid(request)
         if request.kind == "sentinel":
             return None
+        self._keys[place, replicate] = request.key
         if blame == "evidence":
             self._thin_runs[place, replicate] += 1
             self._thin[place][replicate] = verdict
@@ -264,12 +268,14 @@ class Evidence:
                     del book[seat]
             self._seats.clear(place)
             del self._blocks[k]
-        elif verdict.status == "PASS":
-            self._counting[place][replicate] = verdict
         else:
-            del self._counting[place][replicate]
-            self._thin[place][replicate] = verdict
-            self._thin_runs[place, replicate] = THIN_MAX
+            self._keys[place, replicate] = request.key
+            if verdict.status == "PASS":
+                self._counting[place][replicate] = verdict
+            else:
+                del self._counting[place][replicate]
+                self._thin[place][replicate] = verdict
+                self._thin_runs[place, replicate] = THIN_MAX
         self._refresh(k)
 
     def _take_invalid(self, request: RunRequest, blame: Blame, why: str) -> End | None:

@@ -70,11 +70,15 @@ FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, sup
 
 
 def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, slo: Slo | None = None, **conditions: Any) -> dict[str, Any]:
+    keyed = tuple(
+        replace(row, keys=row.keys or tuple(request["key"] for request, _ in runs if request["rate"] == row.rate))
+        for row in outcome.rates
+    )
     return answer(
         conditions=CONDITIONS | conditions,
-        outcome=outcome,
+        outcome=replace(outcome, rates=keyed),
         runs=runs,
-        buckets=lambda rate, kind: [
+        buckets=lambda keys: [
             {"input_tokens": [1, 16], "output_tokens": [1, 1], "n": 2000, "attainment": 0.98,
              "ttft_s": {}, "tpot_s": {}, "e2e_s": {"p95": 0.2}}
         ],
@@ -117,6 +121,17 @@ def test_errors_that_fail_a_rate_are_told_in_the_servers_own_words() -> None:
 
 def test_a_rate_whose_runs_passed_and_drifted_together_names_that() -> None:
     assert cause([run(6, 0.96)[1]], None, "outstanding work rises") == "outstanding work rises"
+
+
+def test_a_rate_s_row_is_made_of_the_runs_that_its_verdict_stands_on() -> None:
+    """A run that a spare or a new block took over stays in the ledger, and out of the row."""
+    spoiled = run(4, 0.5, "FAIL", errors=500, goodput=1.0)
+    rates = (replace(RATES[0], keys=tuple(request["key"] for request, _ in RUNS[:2])), RATES[1])
+    told = made(replace(FOUND, rates=rates), runs=[spoiled, *RUNS])
+    row = told["rates"][0]
+    assert (row["check"], row["cohort"], row["errors"], row["floor"]) == ("PASS", 2000, 0, 0.97)
+    assert (row["goodput"], row["missed_by"]) == (None, {})
+    assert len(told["runs"]) == 5
 
 
 def test_an_early_fail_is_marked_as_a_bound() -> None:

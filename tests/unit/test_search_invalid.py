@@ -41,6 +41,11 @@ def test_then_a_spare_takes_the_replicate_over_at_every_rate(blame: Blame):
     # what the old seed did at the lowest rate no longer counts, and is done again there first
     assert [(r.rate_index, r.seed, r.attempt) for r in history if r.rate_index == 0] == [(0, 102, 0), (0, 900, 1)]
     assert outcome.name == "FOUND"
+    lowest = outcome.rates[0]
+    assert lowest.keys == tuple(
+        next(r.key for r in reversed(asked(search, "explore")) if (r.rate_index, r.replicate) == (0, replicate))
+        for replicate in range(3)
+    )
     replaced = outcome.findings[0]
     assert (replaced.check, replaced.blame) == ("replaced", blame)
     assert "seed 102" in replaced.text

@@ -46,6 +46,7 @@ def test_passed_twice_the_rate_is_reopened_and_the_search_goes_on_upwards_with_a
     assert (outcome.capacity, outcome.upper) == (SPEC.grid[TOP], SPEC.grid[TOP + 1])
     again = [r for r in asked(search, "recheck") if r.rate_index == 14]
     assert [(r.seed, r.block) for r in again] == [(101, -1)] * 2  # the failing run's own seed
+    assert next(v for v in outcome.rates if v.rate == SPEC.grid[14]).keys == (again[1].key,)
     told = [f for f in outcome.findings if f.severity == "warning"]
     assert [f.check for f in told] == ["recheck"]
     assert "seed 101 at 3.903/s failed (too many misses) and passed twice when it was repeated" in told[0].text
@@ -87,7 +88,9 @@ def test_a_spoiled_fresh_run_reopens_the_candidate_and_another_block_proves_it()
     last = [r for r in asked(search, "prove") if r.block == 2]
     assert [(r.replicate, r.seed, r.attempt) for r in last] == [(r, 10_200 + r, 0) for r in range(5)]
     assert [(r.seed, r.block) for r in asked(search, "recheck") if r.rate_index == TOP] == [(10_003, 0)] * 2
-    assert [(v.rate, v.runs) for v in outcome.proofs if v.status == "PASS"][-1] == (SPEC.grid[TOP], 5)
+    proof = outcome.proofs[-1]
+    assert (proof.rate, proof.status, proof.runs) == (SPEC.grid[TOP], "PASS", 5)
+    assert proof.keys == tuple(r.key for r in last)  # the first block's runs are not among those it stands on
 
 
 def test_what_happened_to_the_seeds_of_a_proof_is_not_held_against_those_of_the_next():

@@ -161,7 +161,7 @@ def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
     elif facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
         yield _block(
             "connections", "client", facts.peak_in_flight, facts.connection_limit,
-            f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections; "
+            f"{facts.peak_in_flight} requests in active reached the limit of {facts.connection_limit} connections; "
             f"allow twice as many, by `ulimit -n {2 * facts.connection_limit + 100}` or another machine",
         )  # fmt: skip
     if facts.workers_lost:
@@ -291,8 +291,8 @@ def _target(facts: RunFacts) -> Iterator[Finding]:
     # a target that died under load has changed by dying: that is a FAIL, which the judge gives
     if facts.target_changed and not facts.target_died:
         yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
-    if facts.target_odd:
-        yield _block("disturbed", "target", None, None, facts.target_odd)
+    if facts.disturbance:
+        yield _block("disturbed", "target", None, None, facts.disturbance)
     if facts.foreign_requests:
         share = facts.foreign_requests / max(facts.sent, 1)
         yield Finding(

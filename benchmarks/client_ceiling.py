@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
-from loadgen.record.journal import Journal
+from loadgen.results.journal import Journal
 from loadgen.send.api import Endpoint, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import run_loop, send_run
@@ -91,7 +91,7 @@ async def ours(url: str, at_s: np.ndarray, path: Path) -> Result:
     first = {int(i): int(ns) + t0 for i, ns in zip(good["index"], good["first_token_ns"], strict=True)}
     facts = output.facts
     print(
-        f"    heartbeat p99 {facts.heartbeat_p99_s * 1e3:.2f} ms, peak in flight {facts.peak_in_flight}",
+        f"    heartbeat p99 {facts.heartbeat_p99_s * 1e3:.2f} ms, peak in active {facts.peak_in_flight}",
         file=sys.stderr,
     )
     return t0, first, sum(1 for _ in path.open("rb"))

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from loadgen.record.events import EVENTS, read_events
+from loadgen.results.events import EVENTS, read_events
 
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 RATES, REPLICATES, COHORT = "2,4,6,8,10,14,18", 12, 67_000

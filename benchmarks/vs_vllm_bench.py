@@ -26,7 +26,7 @@ import pandas as pd
 from analysis.cohort import mask, nearest_rank
 from analysis.records import itl_s
 from analysis.units import parse_duration_s
-from loadgen.record.events import read_events
+from loadgen.results.events import read_events
 
 METRICS = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 SUMS = {"TTFT": "time_to_first_token_seconds", "E2E": "e2e_request_latency_seconds"}

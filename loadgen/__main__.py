@@ -9,7 +9,7 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it in good order while it is still being loaded, too."""
     if sys.platform == "win32":
         sys.exit("loadgen: Windows is not supported: run loadgen on Linux, for example in WSL")
-    from loadgen.interrupts import end, interruptible
+    from loadgen.common.interrupts import end, interruptible
 
     with interruptible():
         try:

@@ -13,7 +13,7 @@ from loadgen.cli import main
 
 
 @dataclass(frozen=True)
-class Done:
+class RunResult:
     """What a command printed."""
 
     stdout: str
@@ -23,20 +23,20 @@ class Done:
 @pytest.fixture
 def loadgen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Callable[..., Done]:
+) -> Callable[..., RunResult]:
     """The command line in this process (a new one takes seconds to import), in an empty directory.
 
     `code`: the exit code that is expected; None: any.
     """
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int | None = 0) -> Done:
+    def run(*arguments: str, code: int | None = 0) -> RunResult:
         capfdbinary.readouterr()
         monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = (text.decode() for text in capfdbinary.readouterr())
         assert code in (None, ended.value.code or 0), err
-        return Done(stdout=out, stderr=err)
+        return RunResult(stdout=out, stderr=err)
 
     return run

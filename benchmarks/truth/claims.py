@@ -146,12 +146,12 @@ def claims(
     columns = ["rule", "λ* p5 / median / p95", "above capacity", "p < 0.5", "p < 0.8", "median p", "runs",
                "server time", "outcomes"]  # fmt: skip
     board.table(columns, rows)
-    landed = {name: Counter(found) for name, found in claimed.items()}
+    completed = {name: Counter(found) for name, found in claimed.items()}
     board.say("")
     board.table(
         ["claimed rate", *(f"{rate:.3g}" for rate in truth)],
         [
-            *([f"claims, {name}", *(str(counts[rate]) for rate in truth)] for name, counts in landed.items()),
+            *([f"claims, {name}", *(str(counts[rate]) for rate in truth)] for name, counts in completed.items()),
             ["true pass probability of a run", *(f"{known.share:.3f}" for known in truth.values())],
             ["runs to know it", *(str(known.runs) for known in truth.values())],
         ],

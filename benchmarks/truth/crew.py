@@ -11,10 +11,10 @@ from typing import Any, Self, TypeVar
 from analysis.rehearsal import Repeat
 from analysis.search import Kind, RunRequest
 from analysis.verdict import RunVerdict
-from loadgen.experiment import prepare
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.rehearse import MemoryRunner, Stage, repeat, stage
 from loadgen.plan.seeds import derive
-from loadgen.rehearse import MemoryRunner, Stage, repeat, stage
-from loadgen.scenario_file import load_scenario
+from loadgen.scenario.file import load_scenario
 
 T = TypeVar("T")
 Asked = tuple[tuple[str, Any], ...]  # a scenario's keys and values, hashable

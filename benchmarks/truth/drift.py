@@ -21,7 +21,7 @@ from analysis.stationarity import RATE_Z, Drift, outstanding_drift, rate_drift
 from analysis.verdict import RunVerdict
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Asked, Crew, asked, one_run, ready
-from loadgen.planned import criteria_of
+from loadgen.experiment.run_plan import criteria_of
 
 REPLICATES = (1, 3, 5, 10)
 LOADS = (0.8, 0.9, 0.95, 1.05, 1.1)

@@ -17,11 +17,11 @@ import pandas as pd
 from analysis.search import Outcome, RunRequest, Search
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import QUEUE, Asked, Crew, asked, ready
-from loadgen.planned import criteria_of
-from loadgen.rehearse import MemoryRunner
+from loadgen.experiment.rehearse import MemoryRunner
+from loadgen.experiment.run_plan import criteria_of
+from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.send.api import RunOutput
-from loadgen.sweep import Budget, carry_out
-from loadgen.workload import seed_book
+from loadgen.workload.workload import seed_book
 
 SHARES = (0.0, 0.5, 0.9, 1.5)  # of ε = 1 %
 EPSILON = 0.01
@@ -46,7 +46,7 @@ def faulty_sweep(of: Asked, seed: int, share: float) -> Outcome:
     search = Search(on.setup.spec, seed_book(scenario, on.setup.spec), criteria_of(scenario, on.setup.workload))
     # no early end: the simulator does not know of the errors that are added afterwards
     runner = FaultyRunner(on=on, early_fail=False, share=share)
-    return asyncio.run(carry_out(search, runner, Budget.of(scenario)))
+    return asyncio.run(run_search(search, runner, Budget.of(scenario)))
 
 
 def show(board: Board, crew: Crew, *, quick: bool) -> None:

@@ -12,8 +12,8 @@ from analysis.rehearsal import Repeat
 from analysis.search import Outcome
 from analysis.search.machine import SENTINEL_EVERY, coarse_steps
 from benchmarks.truth.crew import Asked, ready, request
+from loadgen.experiment.rehearse import MemoryRunner, Stage
 from loadgen.plan.seeds import derive
-from loadgen.rehearse import MemoryRunner, Stage
 
 R, PASSES = 5, 2
 

@@ -17,13 +17,13 @@ from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew, asked, ready, sweep
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.experiment import prepare
-from loadgen.experiment import sweep as live_sweep
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.prepare import sweep as live_sweep
+from loadgen.experiment.progress import open_progress
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
-from loadgen.progress import open_progress
-from loadgen.scenario_file import load_scenario
+from loadgen.scenario.file import load_scenario
 from loadgen.send.api import SendOptions
 from loadgen.send.session import run_loop
 

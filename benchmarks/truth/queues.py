@@ -14,7 +14,7 @@ from analysis.records import derive
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Asked, Crew, asked, ready, request
 from loadgen.emulator.virtual import simulate_run
-from loadgen.planned import options_of, plan_of
+from loadgen.experiment.run_plan import options_of, plan_of
 
 MEAN_S = 0.05
 SHAPE = 0.7  # of mg1's Weibull services

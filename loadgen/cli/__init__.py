@@ -1,4 +1,4 @@
-"""The `loadgen` command: one module a subcommand, errors as one line, exit codes as in loadgen.errors."""
+"""The `loadgen` command: one module a subcommand, errors as one line, exit codes as in loadgen.common.errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Annotated, Final
 import typer
 
 from analysis.text import printable
-from loadgen.errors import LoadgenError, UsageError
-from loadgen.interrupts import EXIT_CODE, advice, end, interruptible
-from loadgen.mistakes import remedy
+from loadgen.common.errors import LoadgenError, UsageError
+from loadgen.common.interrupts import EXIT_CODE, advice, end, interruptible
+from loadgen.scenario.mistakes import remedy
 from traces.errors import TraceError
 
 __all__ = ["app", "main"]
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from loadgen.record.manifest import versions
+        from loadgen.results.manifest import versions
 
         typer.echo(f"loadgen {versions()['loadgen']}")
         raise typer.Exit

@@ -14,15 +14,15 @@ from loadgen.cli import app
 from loadgen.cli.options import CHECK, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import check_system, work
-from loadgen.errors import Aborted, TargetUnfit
-from loadgen.offering import opened_target
-from loadgen.progress import Progress, open_progress
-from loadgen.scenario import Scenario
-from loadgen.scenario_file import load_scenario
+from loadgen.common.errors import Aborted, TargetUnfit
+from loadgen.experiment.live_sut import opened_target
+from loadgen.experiment.progress import Progress, open_progress
+from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
 from loadgen.target.idle import IdleWatch
 from loadgen.target.survey import Survey, survey
 from loadgen.target.target import Target
-from loadgen.workload import request_format
+from loadgen.workload.workload import request_format
 
 EXAMPLE = """
 Example: loadgen check --target http://127.0.0.1:8000

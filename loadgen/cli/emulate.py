@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from loadgen import defaults
 from loadgen.cli import app
+from loadgen.common import defaults
+from loadgen.common.errors import UsageError
 from loadgen.emulator.serve import serve
-from loadgen.errors import UsageError
 
 EXAMPLE = """
 Example: loadgen emulate llama8b-80gb --port 8000 --set scheduler.max_num_seqs=64

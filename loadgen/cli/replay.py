@@ -13,13 +13,13 @@ from loadgen.cli.output import print_json, print_lines, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import check_system, work
-from loadgen.experiment import single_run
-from loadgen.interrupts import advise
-from loadgen.progress import open_progress
-from loadgen.record.store import read_json, read_ledger
-from loadgen.replay import prepare_replay, replayed, replayed_lines
-from loadgen.results import notes
-from loadgen.scenario_file import load_scenario
+from loadgen.common.interrupts import advise
+from loadgen.experiment.prepare import single_run
+from loadgen.experiment.progress import open_progress
+from loadgen.experiment.replay import prepare_replay, replayed, replayed_lines
+from loadgen.results.answer import notes
+from loadgen.results.store import read_json, read_ledger
+from loadgen.scenario.file import load_scenario
 
 EXAMPLE = """
 Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo ttft:800ms

@@ -13,14 +13,14 @@ from loadgen.cli.options import EXPERIMENT, takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import check_system, work
-from loadgen.errors import ScenarioError
-from loadgen.experiment import prepare, single_run
-from loadgen.interrupts import advise
-from loadgen.progress import open_progress
-from loadgen.record.store import read_json, read_ledger
-from loadgen.results import notes
-from loadgen.scenario import Scenario
-from loadgen.scenario_file import load_scenario
+from loadgen.common.errors import ScenarioError
+from loadgen.common.interrupts import advise
+from loadgen.experiment.prepare import prepare, single_run
+from loadgen.experiment.progress import open_progress
+from loadgen.results.answer import notes
+from loadgen.results.store import read_json, read_ledger
+from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo ttft:800ms

@@ -10,13 +10,13 @@ import typer
 from analysis.search import Search
 from loadgen.cli import app
 from loadgen.cli.output import print_answer, print_json, print_lines, print_run
-from loadgen.errors import ResultsError
-from loadgen.experiment import prepare
-from loadgen.planned import criteria_of
-from loadgen.record.store import read_json, read_ledger
-from loadgen.replay import replayed, replayed_lines
-from loadgen.results import assemble, notes, told
-from loadgen.scenario import Scenario
+from loadgen.common.errors import ResultsError
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.replay import replayed, replayed_lines
+from loadgen.experiment.run_plan import criteria_of
+from loadgen.results.answer import assemble, notes, told
+from loadgen.results.store import read_json, read_ledger
+from loadgen.scenario.model import Scenario
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
 

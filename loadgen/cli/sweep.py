@@ -16,13 +16,13 @@ from loadgen.cli import app
 from loadgen.cli.options import SEARCH, takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import check_system, work
-from loadgen.errors import ScenarioError, UsageError
-from loadgen.experiment import Setup, prepare, resumed_scenario, sweep
-from loadgen.forecast import forecast
-from loadgen.interrupts import advise
-from loadgen.progress import open_progress
-from loadgen.rehearse import rehearse, stage
-from loadgen.scenario_file import load_scenario
+from loadgen.common.errors import ScenarioError, UsageError
+from loadgen.common.interrupts import advise
+from loadgen.experiment.forecast import forecast
+from loadgen.experiment.prepare import Setup, prepare, resumed_scenario, sweep
+from loadgen.experiment.progress import open_progress
+from loadgen.experiment.rehearse import rehearse, stage
+from loadgen.scenario.file import load_scenario
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms

@@ -11,9 +11,9 @@ from analysis.text import printable
 from loadgen.cli import app
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.tracetables import description_lines, joint_table, length_table, plain, rate_plot
-from loadgen.errors import ScenarioError
-from loadgen.settings import parse_window_s
-from loadgen.tracefile import Reading
+from loadgen.common.errors import ScenarioError
+from loadgen.scenario.settings import parse_window_s
+from loadgen.scenario.tracefile import Reading
 from traces.describe import describe
 from traces.read import files_of
 from traces.transform import window as cut

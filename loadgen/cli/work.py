@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 import anyio
 
-from loadgen.errors import Aborted, UsageError
-from loadgen.interrupts import GRACE_S, asking
-from loadgen.scenario import Scenario
+from loadgen.common.errors import Aborted, UsageError
+from loadgen.common.interrupts import GRACE_S, asking
+from loadgen.scenario.model import Scenario
 from loadgen.send.session import run_loop
 
 __all__ = ["check_system", "work"]

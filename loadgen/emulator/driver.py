@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadgen.common.timer import Alarm
 from loadgen.emulator.model import Emission, Job, Model
-from loadgen.timer import Alarm
 
 __all__ = ["Batch", "Channel", "Driver"]
 

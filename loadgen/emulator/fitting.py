@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from analysis.tp.fit import Fit, Server, fit_passes
 from analysis.tp.passes import NotIdentified, Passes, find_passes, joined
+from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.profiles import parse_profile, read_profile
-from loadgen.errors import ResultsError, UsageError
-from loadgen.record.events import read_events
+from loadgen.results.events import read_events
 
 __all__ = ["FittedProfile", "fit_profile", "write_profile"]
 

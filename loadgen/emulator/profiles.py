@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from loadgen.common.errors import UsageError
 from loadgen.emulator.fcfs import FcfsModel, ServiceMix
 from loadgen.emulator.model import Model
 from loadgen.emulator.service import WeibullService
-from loadgen.errors import UsageError
 
 _SHIPPED = resources.files("loadgen.emulator").joinpath("profiles")
 

@@ -20,10 +20,10 @@ from typing import TextIO
 
 import uvicorn
 
-from loadgen import defaults
+from loadgen.common import defaults
+from loadgen.common.errors import LoadgenError, UsageError
 from loadgen.emulator.app import EmulatorApp
 from loadgen.emulator.profiles import load_profile
-from loadgen.errors import LoadgenError, UsageError
 
 __all__ = ["READY", "main", "serve"]
 

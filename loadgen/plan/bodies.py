@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from loadgen.errors import UsageError
+from loadgen.common.errors import UsageError
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import NS, Int64s, RequestFormat, RunPlan
 

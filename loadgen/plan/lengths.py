@@ -22,7 +22,7 @@ import numpy.typing as npt
 import orjson
 from scipy.special import ndtr, ndtri
 
-from loadgen.errors import UsageError
+from loadgen.common.errors import UsageError
 from loadgen.plan.types import Int64s
 
 __all__ = ["MAX_TOKENS", "DrawnLengths", "LengthLaw", "LengthTable", "Lengths", "parse_law", "read_lengths"]

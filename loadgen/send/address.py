@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.common.errors import TargetUnreachable, UsageError
 from loadgen.send.api import Endpoint
 
 __all__ = [
@@ -120,7 +120,7 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
 
 
 def raise_descriptor_limit() -> None:
-    """Lift the soft limit of open files to the hard one: every request in flight is a socket."""
+    """Lift the soft limit of open files to the hard one: every request in active is a socket."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -1,7 +1,7 @@
 """Time as the sender knows it: monotonic nanoseconds since t0, timers at absolute instants, and the clock's own health.
 
-Timers. One alarm (`loadgen.timer`) wakes the loop for the earliest entry of a small heap. A callback never runs before
-its instant. Deadlines are absolute: lateness of one never moves the next.
+Timers. One alarm (`loadgen.common.timer`) wakes the loop for the earliest entry of a small heap. A callback never
+runs before its instant. Deadlines are absolute: lateness of one never moves the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
-from loadgen.timer import Alarm
+from loadgen.common.timer import Alarm
 
 __all__ = ["Clock", "ClockHealth", "LoopClock", "Timer"]
 

@@ -1,4 +1,4 @@
-"""The fixed-concurrency baseline: N requests in flight, the next one begins when one ends. Not an open loop.
+"""The fixed-concurrency baseline: N requests in active, the next one begins when one ends. Not an open loop.
 
 The instant at which a request is released is its scheduled instant here, so its client queue is about 0 by
 construction: that is the very flaw of a closed loop, and why its results are labelled as such and never enter a search.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadgen.send.active import ActiveRequest
 from loadgen.send.dispatch import Dispatcher, guarded
-from loadgen.send.flight import Flight
 from loadgen.send.openai import HttpEnd
 
 __all__ = ["ClosedDispatcher"]
@@ -28,9 +28,9 @@ class ClosedDispatcher(Dispatcher):
         self._concurrency = 0
         super().stop()
 
-    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
         """A request ended: the next one begins, in a call of its own."""
-        super().ended(flight, end, at_ns, error)
+        super().ended(active, end, at_ns, error)
         if self.stop_ns < 0:
             self._clock.call_at(self._clock.now_ns(), self._refill)
 
@@ -44,7 +44,7 @@ class ClosedDispatcher(Dispatcher):
         return 1 << 62
 
     def _release_due(self, now_ns: int) -> None:
-        while len(self._flying) < self._concurrency and self._position < len(self._index):
+        while len(self._in_flight) < self._concurrency and self._position < len(self._index):
             index = self._index[self._position]
             self._position += 1
             self._release(index, now_ns)

@@ -2,7 +2,7 @@
 
 Theory of operation. A `Connection` is an `asyncio.BufferedProtocol`: every one reads into the same buffer, which is
 consumed before the next read (a plain `Protocol` has asyncio allocate 256 KiB a read). A read is stamped first, then
-httptools cuts the body out of it, and the flight keeps bytes and stamps (`flight`). How much work and memory an answer
+httptools cuts the body out of it, and the request keeps bytes and stamps (`active`). How much work and memory an answer
 may cost is limited: a cap on its bytes as they came, one on its headers, and one on what all answers keep.
 
     idle ⇄ busy → closed            connecting → busy
@@ -22,9 +22,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from loadgen import defaults
+from loadgen.common import defaults
+from loadgen.send.active import HEADERS_TOO_LONG, READ_AT_BYTES, ActiveRequest, CompletionHandler
 from loadgen.send.clock import Clock
-from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
 __all__ = ["Connection", "Pool"]
@@ -51,8 +51,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = pool.read_buffer
         self._now_ns = pool.clock.now_ns
-        self._flight: Flight | None = None
-        self._landing: Landing | None = None
+        self._flight: ActiveRequest | None = None
+        self._landing: CompletionHandler | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._stamp_ns = 0
         self._response_bytes = 0  # as they came, HTTP's own included
@@ -98,21 +98,21 @@ class Connection(asyncio.BufferedProtocol):
         """
         return self._poll is not None and bool(self._poll.poll(0))
 
-    def send(self, flight: Flight, landing: Landing) -> None:
+    def send(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         """Send a request on this connection, which is idle."""
-        self._flight, self._landing = flight, landing
+        self._flight, self._landing = active, handler
         self._response_bytes = self._header_bytes = 0
         self._look_at_bytes = defaults.ANSWER_HEADERS_BYTES
         self._over = None
-        flight.handle = self
+        active.handle = self
         transport = self._transport
         assert transport is not None
         if transport.is_closing():  # the peer was quicker: connection_lost may have come already, or never will
             asyncio.get_running_loop().call_soon(self.connection_lost, None)
             return
-        transport.write(self._pool.request(flight.body))
+        transport.write(self._pool.request(active.body))
         if not self._write_paused:
-            flight.sent_ns = self._now_ns()
+            active.sent_ns = self._now_ns()
 
     def abandon(self) -> None:
         """Nobody waits for the connect any more: close, or do so as soon as it is open.
@@ -165,10 +165,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """A long answer: is it too long?"""
-        flight, size = self._flight, self._response_bytes
-        assert flight is not None
+        active, size = self._flight, self._response_bytes
+        assert active is not None
         self._look_at_bytes = size + READ_AT_BYTES
-        if refused := HEADERS_TOO_LONG if flight.headers_ns < 0 else flight.grown(size):
+        if refused := HEADERS_TOO_LONG if active.headers_ns < 0 else active.grown(size):
             self._over = ("bad", refused)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -233,13 +233,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self, end: HttpEnd, error: str) -> None:
         """The answer is over: keep the connection if it may be kept, and tell."""
-        flight, landing = self._flight, self._landing
+        active, handler = self._flight, self._landing
         self._flight = self._landing = None
         if self._reusable and end == "complete":
             self.idle_since_ns = self._stamp_ns
             self._pool.idle[self] = None
         else:
             self.drop()
-        if flight is not None and landing is not None:
-            flight.handle = None
-            landing.ended(flight, end, self._stamp_ns, error)
+        if active is not None and handler is not None:
+            active.handle = None
+            handler.ended(active, end, self._stamp_ns, error)

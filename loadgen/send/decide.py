@@ -1,6 +1,6 @@
-"""When is a request decided? The SLO's bounds as the dispatcher needs them while requests are still in flight.
+"""When is a request decided? The SLO's bounds as the dispatcher needs them while requests are still in active.
 
-A request in flight is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
+A request in active is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
 hold any more: with O tokens at most, TPOT ≥ (now − first token)/(O − 1) while tokens are still to come (method, section
 6). What came is read by the same rule as in the end (`reader`), and where it cannot be known yet (a token half come, a
 stream that may only lack its end) nothing is certain.
@@ -12,7 +12,7 @@ from typing import Final
 
 from analysis.records import gathered
 from analysis.slo import Slo
-from loadgen.send.flight import Flight
+from loadgen.send.active import ActiveRequest
 from loadgen.send.openai import Answer
 
 __all__ = ["Bounds"]
@@ -36,22 +36,22 @@ class Bounds:
         self._from_sent = slo.clock == "sent"
         self.any = bool({"ttft", "tpot", "e2e"} & slo.bounds().keys())
 
-    def next_ns(self, flight: Flight, now_ns: int) -> int:
-        """No earlier than when the flight can become a certain miss, whatever happens to it from now on."""
-        start = self._start_ns(flight)
+    def next_ns(self, active: ActiveRequest, now_ns: int) -> int:
+        """No earlier than when the request can become a certain miss, whatever happens to it from now on."""
+        start = self._start_ns(active)
         if start < 0:  # not sent yet, and the SLO's clock starts there: not before it was released
             start = now_ns
-        first = flight.first_token_ns
+        first = active.first_token_ns
         if first < 0:
-            return min(start + min(self._ttft_ns, self._e2e_ns), self._tpot_limit_ns(flight, now_ns))
-        return min(start + self._e2e_ns, self._tpot_limit_ns(flight, first))
+            return min(start + min(self._ttft_ns, self._e2e_ns), self._tpot_limit_ns(active, now_ns))
+        return min(start + self._e2e_ns, self._tpot_limit_ns(active, first))
 
-    def broken(self, flight: Flight, now_ns: int) -> str:
-        """The bound that the flight can no longer meet, as a `certain_miss`; "" if it still may."""
-        start = self._start_ns(flight)
+    def broken(self, active: ActiveRequest, now_ns: int) -> str:
+        """The bound that the request can no longer meet, as a `certain_miss`; "" if it still may."""
+        start = self._start_ns(active)
         if start < 0:
             return ""
-        first, reader = flight.first_token_ns, flight.reader
+        first, reader = active.first_token_ns, active.reader
         if first >= 0:
             if first - start > self._ttft_ns:
                 return "ttft"
@@ -60,20 +60,20 @@ class Bounds:
             late = "ttft" if now_ns - start > self._ttft_ns else "e2e" if now_ns - start > self._e2e_ns else ""
         if reader is None:  # no answer that could hold a token
             return late
-        if not late and (first < 0 or now_ns <= self._tpot_limit_ns(flight, first)):
+        if not late and (first < 0 or now_ns <= self._tpot_limit_ns(active, first)):
             return ""
-        flight.read()
-        if flight.first_token_ns < 0:
-            return "" if reader.unsure(flight.parts) else late
-        if reader.may_be_finished(flight.output_tokens_planned):
+        active.read()
+        if active.first_token_ns < 0:
+            return "" if reader.unsure(active.parts) else late
+        if reader.may_be_finished(active.output_tokens_planned):
             return ""
         sure = reader.first_text_ns  # an empty chunk before it may turn out to be no token
-        return late or ("tpot" if sure >= 0 and now_ns > self._tpot_limit_ns(flight, sure) else "")
+        return late or ("tpot" if sure >= 0 and now_ns > self._tpot_limit_ns(active, sure) else "")
 
-    def met(self, flight: Flight, answer: Answer) -> bool:
-        """The indicator I of a flight that ended ok (method, section 3), in integers of ns."""
-        slo, start = self._slo, self._start_ns(flight)
-        if slo.client_queue_s is not None and (flight.sent_ns - flight.scheduled_ns) / _NS > slo.client_queue_s:
+    def met(self, active: ActiveRequest, answer: Answer) -> bool:
+        """The indicator I of a active that ended ok (method, section 3), in integers of ns."""
+        slo, start = self._slo, self._start_ns(active)
+        if slo.client_queue_s is not None and (active.sent_ns - active.scheduled_ns) / _NS > slo.client_queue_s:
             return False
         if slo.ttft_s is not None and (answer.first_token_ns - start) / _NS > slo.ttft_s:
             return False
@@ -85,15 +85,15 @@ class Bounds:
         if after_first <= 0 or len(answer.events) == 1 or answer.token_reads == 1:
             return False  # a buffered stream: its TPOT is undefined, and so a miss
         span_ns = answer.last_token_ns - answer.first_token_ns
-        if gathered(len(answer.events), answer.token_reads, span_ns, answer.first_token_ns - flight.sent_ns):
+        if gathered(len(answer.events), answer.token_reads, span_ns, answer.first_token_ns - active.sent_ns):
             return False
         return span_ns / (after_first * _NS) <= slo.tpot_s
 
-    def _start_ns(self, flight: Flight) -> int:
-        return flight.sent_ns if self._from_sent else flight.scheduled_ns
+    def _start_ns(self, active: ActiveRequest) -> int:
+        return active.sent_ns if self._from_sent else active.scheduled_ns
 
-    def _tpot_limit_ns(self, flight: Flight, first_ns: int) -> int:
-        tokens = flight.output_tokens_planned
+    def _tpot_limit_ns(self, active: ActiveRequest, first_ns: int) -> int:
+        tokens = active.output_tokens_planned
         if self._tpot_ns >= _NEVER or tokens <= 1:
             return _NEVER
         return first_ns + self._tpot_ns * (tokens - 1)

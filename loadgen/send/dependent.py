@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadgen.send.active import ActiveRequest, BodySource
 from loadgen.send.dispatch import Dispatcher, guarded
-from loadgen.send.flight import BodySource, Flight
 from loadgen.send.openai import HttpEnd
 
 __all__ = ["DependentDispatcher"]
@@ -66,7 +66,7 @@ class DependentDispatcher(Dispatcher):
             index, scheduled_ns = self._index[self._position], at_ns[self._position]
             self._position += 1
             parent = self._parent[index]
-            if parent in self._flying or parent in self._parked:
+            if parent in self._in_flight or parent in self._parked:
                 self._shelf.park(index)
                 self._parked.add(index)
                 self._children.setdefault(parent, []).append(index)
@@ -77,9 +77,9 @@ class DependentDispatcher(Dispatcher):
         self.cohort_due += self._window_start_ns <= scheduled_ns < self._window_end_ns
         self._release(index, scheduled_ns)
 
-    def _conclude(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        super()._conclude(flight, end, at_ns, error)
-        children = self._children.pop(flight.index, [])
+    def _conclude(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        super()._conclude(active, end, at_ns, error)
+        children = self._children.pop(active.index, [])
         if children and self.stop_ns < 0:
             self._freed += children
             self._clock.call_at(self._clock.now_ns(), self._free)  # not from within the end of another request

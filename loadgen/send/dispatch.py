@@ -10,7 +10,7 @@ Responses come back through `ended`, from the transport.
 
 The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`); and
 longer, with `drain`, until so few of these are unanswered that they cannot hide too many errors. Then, or at the
-horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled, `censored` in the
+horizon, an early FAIL or the user's wish, the dispatcher stops: what is in active is cancelled, `censored` in the
 cohort and `aborted` outside it.
 
 ∫N(t)dt, with N(t) the requests scheduled by t and not ended, is kept live: at every change at instant t the area grows
@@ -30,10 +30,10 @@ import numpy as np
 
 from analysis.schema import ERRORS
 from loadgen.plan.types import Int64s, RunPlan
+from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import NS, Clock, Timer
 from loadgen.send.decide import Bounds
-from loadgen.send.flight import BodySource, Flight, Held, Transport
 from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.table import Tables
 
@@ -109,18 +109,18 @@ class Dispatcher:
         self._horizon_ns = plan.window.horizon_ns
 
         self._position = 0  # in the schedule: the next one to release
-        self._flying: dict[int, Flight] = {}  # released and not ended
-        self._waiting: deque[Flight] = deque()  # for a slot
+        self._in_flight: dict[int, ActiveRequest] = {}  # released and not ended
+        self._waiting: deque[ActiveRequest] = deque()  # for a slot
         self._on_wire = 0
-        self._timeouts: deque[Flight] = deque()  # in order of scheduled instants, so in order of time-outs
-        self._doubtful: list[tuple[int, int, Flight]] = []  # heap: undecided cohort by its next certain-miss instant
+        self._timeouts: deque[ActiveRequest] = deque()  # in order of scheduled instants, so in order of time-outs
+        self._doubtful: list[tuple[int, int, ActiveRequest]] = []  # heap: by the next certain-miss instant
         self._timer: Timer | None = None
         self._area = 0  # ns·requests
         self._area_at_ns = 0
         self._held = Held()
-        self._unanswered = 0  # certain misses of the cohort still in flight
+        self._unanswered = 0  # certain misses of the cohort still in active
         self._cohort_errors = 0
-        self._lost = 0  # connections that broke with a request in flight
+        self._lost = 0  # connections that broke with a request in active
 
         self.live = LiveCounts()
         in_window = (chosen_at_ns >= self._window_start_ns) & (chosen_at_ns < self._window_end_ns)
@@ -154,7 +154,7 @@ class Dispatcher:
         self._wake()
 
     def stop(self) -> None:
-        """Stop the load now and cancel what is in flight; a second call does nothing.
+        """Stop the load now and cancel what is in active; a second call does nothing.
 
         What was released only now is handed to the network first, where the transport has to be given a moment for
         that: `on_stopped` is called when all is over.
@@ -171,31 +171,32 @@ class Dispatcher:
 
     @guarded
     def _cancel_all(self) -> None:
-        """Cancel what is in flight, once the network has been asked to take all that should be on it."""
+        """Cancel what is in active, once the network has been asked to take all that should be on it."""
         now = self._clock.now_ns()
         if now < self.stop_ns + _HAND_OVER_NS and not all(
-            flight.handed_over or (self._cap is not None and flight.admitted_ns < 0) for flight in self._flying.values()
+            active.handed_over or (self._cap is not None and active.admitted_ns < 0)
+            for active in self._in_flight.values()
         ):
             self._clock.call_at(now + _HAND_OVER_STEP_NS, self._cancel_all)
             return
-        for flight in list(self._flying.values()):
-            self._transport.cancel(flight)
+        for active in list(self._in_flight.values()):
+            self._transport.cancel(active)
             cancelled_ns = max(self._clock.now_ns(), self.stop_ns)
-            if flight.cohort and not flight.certain_miss:
-                flight.certain_miss = self._bounds.broken(flight, cancelled_ns)
-            self._conclude(flight, "cancelled", cancelled_ns, "cancelled when the load stopped")
+            if active.cohort and not active.certain_miss:
+                active.certain_miss = self._bounds.broken(active, cancelled_ns)
+            self._conclude(active, "cancelled", cancelled_ns, "cancelled when the load stopped")
         self.live.in_flight = 0
         self._on_stopped()
 
     @guarded
-    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        """A transport reports the end of a flight."""
-        if flight.index not in self._flying:
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        """A transport reports the end of a active."""
+        if active.index not in self._in_flight:
             return
         if self.stop_ns < 0:
             self._count_area(at_ns, -1)
             self._leave_wire(1)
-        self._conclude(flight, end, at_ns, error)
+        self._conclude(active, end, at_ns, error)
         if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()
 
@@ -237,78 +238,78 @@ class Dispatcher:
 
     def _release(self, index: int, scheduled_ns: int) -> None:
         cohort = self._window_start_ns <= scheduled_ns < self._window_end_ns
-        flight = Flight(index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held)
-        flight.input_tokens_planned = self._input[index]
-        flight.output_tokens_planned = self._output[index]
-        flight.prefix_tokens_planned = self._prefix[index]
-        flight.body = self._bodies.take(index)
-        flight.released_ns = self._clock.now_ns()
+        active = ActiveRequest(index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held)
+        active.input_tokens_planned = self._input[index]
+        active.output_tokens_planned = self._output[index]
+        active.prefix_tokens_planned = self._prefix[index]
+        active.body = self._bodies.take(index)
+        active.released_ns = self._clock.now_ns()
         self._count_area(scheduled_ns, +1)
-        self._flying[index] = flight
-        self._timeouts.append(flight)
+        self._in_flight[index] = active
+        self._timeouts.append(active)
         self.live.due += 1
         if cohort:
             self.cohort_undecided += 1
             if self._bounds.any:
-                heappush(self._doubtful, (self._bounds.next_ns(flight, flight.released_ns), index, flight))
+                heappush(self._doubtful, (self._bounds.next_ns(active, active.released_ns), index, active))
         if self._cap is None or self._on_wire < self._cap:
-            self._enter_wire(flight)
+            self._enter_wire(active)
         else:
-            self._waiting.append(flight)
+            self._waiting.append(active)
 
-    def _enter_wire(self, flight: Flight) -> None:
+    def _enter_wire(self, active: ActiveRequest) -> None:
         self._on_wire += 1
         self.peak_in_flight = max(self.peak_in_flight, self._on_wire)
         if self._cap is not None:
-            flight.admitted_ns = self._clock.now_ns()
-        self._transport.start(flight, self)
+            active.admitted_ns = self._clock.now_ns()
+        self._transport.start(active, self)
 
     def _leave_wire(self, count: int) -> None:
         self._on_wire -= count
         while self._waiting and self._cap is not None and self._on_wire < self._cap:
-            flight = self._waiting.popleft()
-            if not flight.end:  # it may have timed out in the queue
-                self._enter_wire(flight)
+            active = self._waiting.popleft()
+            if not active.end:  # it may have timed out in the queue
+                self._enter_wire(active)
 
     def _expire(self, now_ns: int) -> None:
         """Book time-outs and certain misses."""
         freed = 0
         while self._timeouts and (self._timeouts[0].end or self._timeouts[0].scheduled_ns + self._timeout_ns <= now_ns):
-            flight = self._timeouts.popleft()
-            if flight.end:
+            active = self._timeouts.popleft()
+            if active.end:
                 continue
-            self._transport.cancel(flight)
+            self._transport.cancel(active)
             self._count_area(now_ns, -1)
-            if flight.cohort and not flight.certain_miss:
-                flight.certain_miss = self._bounds.broken(flight, now_ns)
-            freed += flight.admitted_ns >= 0 or self._cap is None
-            self._conclude(flight, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
+            if active.cohort and not active.certain_miss:
+                active.certain_miss = self._bounds.broken(active, now_ns)
+            freed += active.admitted_ns >= 0 or self._cap is None
+            self._conclude(active, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
         if freed:  # not before all have timed out: a slot is not for one that is about to
             self._leave_wire(freed)
         while self._doubtful and self._doubtful[0][0] < now_ns:
-            _, index, flight = heappop(self._doubtful)
-            if flight.end:
+            _, index, active = heappop(self._doubtful)
+            if active.end:
                 continue
-            flight.certain_miss = self._bounds.broken(flight, now_ns)
-            if flight.certain_miss:
-                self._decide(flight, miss=True)
+            active.certain_miss = self._bounds.broken(active, now_ns)
+            if active.certain_miss:
+                self._decide(active, miss=True)
                 self._unanswered += 1
             else:  # a token came in the meantime, or only the end of the stream is missing
-                next_ns = self._bounds.next_ns(flight, now_ns)
-                heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, flight))
+                next_ns = self._bounds.next_ns(active, now_ns)
+                heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, active))
 
-    def _conclude(self, flight: Flight, end: HttpEnd, at_ns: int, error: str) -> None:
+    def _conclude(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str) -> None:
         """Read the answer, find the outcome, write the row."""
-        del self._flying[flight.index]
-        flight.end, flight.ended_ns = end, at_ns
-        if flight.handed_over or (self._cap is not None and flight.admitted_ns < 0):
+        del self._in_flight[active.index]
+        active.end, active.ended_ns = end, at_ns
+        if active.handed_over or (self._cap is not None and active.admitted_ns < 0):
             self.sent += 1  # the client did its part: the network, or the modelled gateway, had it
-        if not error and flight.status != 200:
-            error = flight.refusal()
-        answer = flight.finish(end)
-        forced = flight.output_tokens_planned if self._forced else None
-        outcome, text = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=forced)
-        if end == "cancelled" and flight.cohort:
+        if not error and active.status != 200:
+            error = active.refusal()
+        answer = active.finish(end)
+        forced = active.output_tokens_planned if self._forced else None
+        outcome, text = outcome_of(answer, end=end, status=active.status, error=error, forced_tokens=forced)
+        if end == "cancelled" and active.cohort:
             outcome = "censored"
         self._watch_target(outcome, error)
         live = self.live
@@ -316,19 +317,19 @@ class Dispatcher:
             live.ok += 1
         elif end != "cancelled":
             live.errors += 1
-        self._unanswered -= flight.decided
-        self._cohort_errors += flight.cohort and outcome in ERRORS
-        if flight.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
-            good = outcome == "ok" and answer is not None and self._bounds.met(flight, answer)
-            self._decide(flight, miss=not good)
+        self._unanswered -= active.decided
+        self._cohort_errors += active.cohort and outcome in ERRORS
+        if active.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
+            good = outcome == "ok" and answer is not None and self._bounds.met(active, answer)
+            self._decide(active, miss=not good)
         if end not in ("cancelled", "timeout"):
-            flight.certain_miss = ""  # said only of what we ended
-        self.tables.add(flight, outcome, text, answer)
+            active.certain_miss = ""  # said only of what we ended
+        self.tables.add(active, outcome, text, answer)
 
-    def _decide(self, flight: Flight, *, miss: bool) -> None:
-        if flight.decided:
+    def _decide(self, active: ActiveRequest, *, miss: bool) -> None:
+        if active.decided:
             return
-        flight.decided = True
+        active.decided = True
         live = self.live
         self.cohort_undecided -= 1
         live.cohort_decided += 1

@@ -14,12 +14,12 @@ from urllib.request import getproxies
 
 import httpx
 
-from loadgen import defaults
-from loadgen.errors import UsageError
+from loadgen.common import defaults
+from loadgen.common.errors import UsageError
+from loadgen.send.active import HEADERS_TOO_LONG, READ_AT_BYTES, ActiveRequest, CompletionHandler
 from loadgen.send.address import exhausted, resolve, socket_path, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
-from loadgen.send.flight import HEADERS_TOO_LONG, READ_AT_BYTES, Flight, Landing
 from loadgen.send.openai import HttpEnd, bounded
 
 __all__ = ["HttpxTransport"]
@@ -70,16 +70,16 @@ class HttpxTransport:
         if count:
             raise UsageError("--prewarm needs --transport wire: httpx opens no connection without a request")
 
-    def start(self, flight: Flight, landing: Landing) -> None:
+    def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         """Send a request now."""
-        task = asyncio.get_running_loop().create_task(self._exchange(flight, landing))
-        flight.handle = task
+        task = asyncio.get_running_loop().create_task(self._exchange(active, handler))
+        active.handle = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def cancel(self, flight: Flight) -> None:
+    def cancel(self, active: ActiveRequest) -> None:
         """Drop a request."""
-        task, flight.handle = flight.handle, None
+        task, active.handle = active.handle, None
         if task is not None:
             task.cancel()
 
@@ -91,30 +91,30 @@ class HttpxTransport:
         for client, _ in self._clients:
             await client.aclose()
 
-    async def _exchange(self, flight: Flight, landing: Landing) -> None:
+    async def _exchange(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         end: HttpEnd = "complete"
         error = ""
         began_connect_ns = 0
         connected = False
-        client, url = self._clients[flight.target]
+        client, url = self._clients[active.target]
 
         async def trace(name: str, info: dict[str, Any]) -> None:
             nonlocal began_connect_ns, connected
             if name in ("connection.connect_tcp.started", "connection.connect_unix_socket.started"):
-                flight.handed_over = True
+                active.handed_over = True
                 began_connect_ns = self._clock.now_ns()
             elif name.startswith("connection.") and name.endswith(".complete"):  # connected, then perhaps TLS
-                flight.connect_ns = self._clock.now_ns() - began_connect_ns
+                active.connect_ns = self._clock.now_ns() - began_connect_ns
             elif name.endswith("send_request_headers.started"):
-                flight.handed_over = True
+                active.handed_over = True
                 self._busy += not connected
                 connected = True
             elif name.endswith("send_request_body.complete"):
-                flight.sent_ns = self._clock.now_ns()
+                active.sent_ns = self._clock.now_ns()
 
         try:
-            async with client.stream("POST", url, content=flight.body, extensions={"trace": trace}) as response:
-                if error := await self._receive(response, flight):
+            async with client.stream("POST", url, content=active.body, extensions={"trace": trace}) as response:
+                if error := await self._receive(response, active):
                     end = "bad"
                 await _close_if_more_came(response)
                 if not ({"content-length", "transfer-encoding"} & response.headers.keys()) and end == "complete":
@@ -125,30 +125,30 @@ class HttpxTransport:
             end, error = "connect", bounded(str(failure) or type(failure).__name__)
         except httpx.RemoteProtocolError as failure:
             died = "disconnect" in str(failure) or "closed" in str(failure)
-            kept = "cut" if flight.headers_ns >= 0 else "lost"
+            kept = "cut" if active.headers_ns >= 0 else "lost"
             end, error = (kept if died else "bad"), bounded(str(failure))  # type: ignore[assignment]
         except httpx.HTTPError as failure:
             end, error = "lost", bounded(str(failure) or type(failure).__name__)
         finally:
             self._busy -= connected
-        flight.handle = None
-        landing.ended(flight, end, self._clock.now_ns(), error)
+        active.handle = None
+        handler.ended(active, end, self._clock.now_ns(), error)
 
-    async def _receive(self, response: httpx.Response, flight: Flight) -> str:
+    async def _receive(self, response: httpx.Response, active: ActiveRequest) -> str:
         """Take the answer; why not all of it was taken, or ""."""
         now_ns, headers = self._clock.now_ns, response.headers
-        flight.opened(now_ns(), response.status_code, headers.get("content-type", "").lower())
-        flight.retry_after = bounded(headers.get("retry-after", ""))
+        active.opened(now_ns(), response.status_code, headers.get("content-type", "").lower())
+        active.retry_after = bounded(headers.get("retry-after", ""))
         if sum(len(name) + len(value) + 4 for name, value in headers.raw) > defaults.ANSWER_HEADERS_BYTES:
             return HEADERS_TOO_LONG
         received, look_at = 0, READ_AT_BYTES
         assert isinstance(response.stream, httpx.AsyncByteStream)
         async for piece in response.stream:  # unlike aiter_raw it leaves the connection to us at its end
-            flight.received(piece, now_ns())
+            active.received(piece, now_ns())
             received += len(piece) + _PIECE_BYTES
             if received > look_at:
                 look_at = received + READ_AT_BYTES
-                if refused := flight.grown(received):
+                if refused := active.grown(received):
                     return refused
         return ""
 

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from analysis.verdict import RunFacts
+from loadgen.common.redact import secrets_of
 from loadgen.plan.types import Int64s, RunPlan
-from loadgen.redact import secrets_of
+from loadgen.send.active import BodySource, Transport
 from loadgen.send.address import connection_limit, raise_descriptor_limit
 from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import Clock, ClockHealth
 from loadgen.send.closed import ClosedDispatcher
 from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.dispatch import Dispatcher
-from loadgen.send.flight import BodySource, Transport
 from loadgen.send.heartbeat import Heartbeat
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.table import Tables
@@ -67,7 +67,7 @@ async def send_run(
     """Offer one plan to an endpoint and return the tables and the facts of the run.
 
     `clock`'s t0 is set here, after names are resolved and the first bodies are ready. `sink` gets every row as its
-    request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in flight
+    request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in active
     cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
     (garbage collection is frozen and off), except that the soft limit of open files stays raised.
 

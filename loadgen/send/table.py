@@ -11,9 +11,9 @@ import pandas as pd
 
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
-from loadgen.redact import redacted
+from loadgen.common.redact import redacted
+from loadgen.send.active import ActiveRequest
 from loadgen.send.api import Events, RecordSink, sampled
-from loadgen.send.flight import Flight
 from loadgen.send.openai import Answer
 
 __all__ = ["Tables"]
@@ -23,7 +23,7 @@ _EVENT_UNIT_NS: Final = 1000  # no read is stamped more exactly
 
 
 class Tables:
-    """Takes finished flights, hands each row to the sink, and becomes data frames in the end."""
+    """Takes finished requests, hands each row to the sink, and becomes data frames in the end."""
 
     def __init__(
         self, sink: RecordSink | None, *, worker: int = 0, secrets: Iterable[str] = (), keep: Events = "all"
@@ -38,28 +38,28 @@ class Tables:
         self._event_at_ns = array("q")
         self._event_tokens = array("q")
 
-    def add(self, flight: Flight, outcome: str, error: str, answer: Answer | None) -> None:
+    def add(self, active: ActiveRequest, outcome: str, error: str, answer: Answer | None) -> None:
         """One finished request."""
         told = answer or _EMPTY
         row = {
-            "index": flight.index,
-            "scheduled_ns": flight.scheduled_ns,
-            "released_ns": flight.released_ns,
-            "admitted_ns": flight.admitted_ns,
-            "sent_ns": flight.sent_ns,
-            "connect_ns": flight.connect_ns,
-            "headers_ns": flight.headers_ns,
+            "index": active.index,
+            "scheduled_ns": active.scheduled_ns,
+            "released_ns": active.released_ns,
+            "admitted_ns": active.admitted_ns,
+            "sent_ns": active.sent_ns,
+            "connect_ns": active.connect_ns,
+            "headers_ns": active.headers_ns,
             "first_token_ns": told.first_token_ns,
             "last_token_ns": told.last_token_ns,
-            "ended_ns": flight.ended_ns,
+            "ended_ns": active.ended_ns,
             "outcome": outcome,
-            "http_status": flight.status,
+            "http_status": active.status,
             "finish_reason": told.finish_reason,
             "error": redacted(error, self._secrets),
-            "certain_miss": flight.certain_miss,
-            "input_tokens_planned": flight.input_tokens_planned,
-            "output_tokens_planned": flight.output_tokens_planned,
-            "prefix_tokens_planned": flight.prefix_tokens_planned,
+            "certain_miss": active.certain_miss,
+            "input_tokens_planned": active.input_tokens_planned,
+            "output_tokens_planned": active.output_tokens_planned,
+            "prefix_tokens_planned": active.prefix_tokens_planned,
             "input_tokens": told.input_tokens,
             "output_tokens": told.output_tokens,
             "output_tokens_source": told.output_tokens_source,
@@ -72,12 +72,12 @@ class Tables:
             "first_read_tokens": told.first_read_tokens,
             "token_events": len(told.events),
             "token_reads": told.token_reads,
-            "target": flight.target,
+            "target": active.target,
             "worker": self._worker,
         }
         for column, value in zip(self._columns, row.values(), strict=True):
             column.append(value)
-        kept = self._keep == "all" or (self._keep == "sample" and sampled(flight.index))
+        kept = self._keep == "all" or (self._keep == "sample" and sampled(active.index))
         events = told.events if kept else []
         self._event_counts.append(len(events))
         if events:

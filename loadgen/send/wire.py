@@ -13,12 +13,12 @@ import asyncio
 import ssl
 from typing import Final
 
-from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.common.errors import TargetUnreachable, UsageError
+from loadgen.send.active import ActiveRequest, CompletionHandler
 from loadgen.send.address import Origin, exhausted, resolve, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import NS, Clock
 from loadgen.send.connection import Connection
-from loadgen.send.flight import Flight, Landing
 from loadgen.send.openai import bounded
 
 __all__ = ["WireTransport"]
@@ -55,13 +55,13 @@ class WireTransport:
         for pool in self._pools:
             await pool.prewarm(count)
 
-    def start(self, flight: Flight, landing: Landing) -> None:
+    def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         """Send a request now."""
-        self._pools[flight.target].start(flight, landing)
+        self._pools[active.target].start(active, handler)
 
-    def cancel(self, flight: Flight) -> None:
+    def cancel(self, active: ActiveRequest) -> None:
         """Drop a request together with its connection."""
-        handle, flight.handle = flight.handle, None
+        handle, active.handle = active.handle, None
         if isinstance(handle, Connection):
             handle.drop()
         elif isinstance(handle, asyncio.Task):
@@ -83,7 +83,7 @@ class WireTransport:
     def refused_by_machine(self) -> None:
         """The operating system gave no more connections: remember how many carried a request.
 
-        Idle ones do not count: this is held against the requests in flight, and the refused one is one more of these.
+        Idle ones do not count: this is held against the requests in active, and the refused one is one more of these.
         """
         busy = sum(connection.busy for connection in self.connections)
         self.opened_peak = max(self.opened_peak or 0, busy)
@@ -146,17 +146,17 @@ class _Pool:
             connection.idle_since_ns = made_ns - t0_ns
             self.idle[connection] = None
 
-    def start(self, flight: Flight, landing: Landing) -> None:
-        flight.handed_over = True
+    def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
+        active.handed_over = True
         oldest_ns = self.clock.now_ns() - self.transport.keepalive_ns
         while self.idle:
             connection, _ = self.idle.popitem()
             if connection.idle_since_ns > oldest_ns and not connection.stale:
-                connection.send(flight, landing)
+                connection.send(active, handler)
                 return
             connection.drop()
-        task = asyncio.get_running_loop().create_task(self._connect_and_send(flight, landing))
-        flight.handle = task
+        task = asyncio.get_running_loop().create_task(self._connect_and_send(active, handler))
+        active.handle = task
         self.connects.add(task)
         task.add_done_callback(self.connects.discard)
 
@@ -181,7 +181,7 @@ class _Pool:
             raise
         return connection
 
-    async def _connect_and_send(self, flight: Flight, landing: Landing) -> None:
+    async def _connect_and_send(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         clock = self.clock
         begun_ns = clock.now_ns()
         try:
@@ -189,8 +189,8 @@ class _Pool:
         except OSError as error:  # an SSLError is one
             if exhausted(error):
                 self.transport.refused_by_machine()
-            flight.connect_ns = clock.now_ns() - begun_ns
-            landing.ended(flight, "connect", clock.now_ns(), bounded(str(error) or type(error).__name__))
+            active.connect_ns = clock.now_ns() - begun_ns
+            handler.ended(active, "connect", clock.now_ns(), bounded(str(error) or type(error).__name__))
             return
-        flight.connect_ns = clock.now_ns() - begun_ns
-        connection.send(flight, landing)
+        active.connect_ns = clock.now_ns() - begun_ns
+        connection.send(active, handler)

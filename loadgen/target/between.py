@@ -30,7 +30,7 @@ from typing import Final, Literal
 
 import anyio
 
-from loadgen.errors import TargetUnfit
+from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.target.command import TIMEOUT_S, run_command
 from loadgen.target.ready import Progress

@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from loadgen.errors import TargetUnfit, UsageError
+from loadgen.common.errors import TargetUnfit, UsageError
 from loadgen.target.http import shown
 
 __all__ = ["TIMEOUT_S", "check_command", "run_command"]

@@ -19,11 +19,11 @@ from typing import IO, Final
 import anyio
 import anyio.abc
 
-from loadgen import defaults
-from loadgen.child import environment, module_command
+from loadgen.common import defaults
+from loadgen.common.child import environment, module_command
+from loadgen.common.errors import TargetUnreachable
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.serve import READY
-from loadgen.errors import TargetUnreachable
 from loadgen.target.http import shown
 
 __all__ = ["Emulated", "launch"]

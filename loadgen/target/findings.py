@@ -15,7 +15,7 @@ from loadgen.send.openai import Answer as Reading
 from loadgen.target.capabilities import Finding
 from loadgen.target.salt import SaltSupport
 
-__all__ = ["IDS", "Seen", "Unasked", "gathered", "judged"]
+__all__ = ["IDS", "Adaptable", "ProbeResults", "gathered", "judged"]
 
 IDS: Final = "token-id prompts"
 _NATURAL_COST: Final = "output lengths are the model's own: comparable only with runs of the same kind"
@@ -27,7 +27,7 @@ _TEXT_COST: Final = "prompt lengths are approximate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unasked:
+class Adaptable:
     """What the user left open, so that the program may choose or try it."""
 
     prompt: bool = True  # token ids or text
@@ -36,7 +36,7 @@ class Unasked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProbeResults:
     """The last answer of a probe, and what led to its request. `refused`: feature → the server's words."""
 
     form: RequestFormat  # of the request
@@ -47,10 +47,10 @@ class Seen:
     refused: Mapping[str, str]
     continuous: bool  # continuous usage was asked for
     salt: SaltSupport
-    ask: Unasked
+    ask: Adaptable
 
 
-def judged(seen: Seen) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def judged(seen: ProbeResults) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """The findings in the order of a table, and what the user has to choose first, in sentences with the option."""
     needs: list[str] = []
     if "temperature" in seen.refused:
@@ -62,13 +62,13 @@ def judged(seen: Seen) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     return tuple(found), tuple(needs)
 
 
-def _words(seen: Seen, feature: str) -> str | None:
+def _words(seen: ProbeResults, feature: str) -> str | None:
     """What the server said when it refused the feature, cut to what a cell and a line can hold."""
     words = seen.refused.get(feature)
     return words if words is None or len(words) <= _WORDS_CHARS else words[:_WORDS_CHARS] + "…"
 
 
-def _streams(seen: Seen) -> Finding:
+def _streams(seen: ProbeResults) -> Finding:
     reading = seen.reading
     if not reading.stream:
         return Finding(
@@ -84,7 +84,7 @@ def _streams(seen: Seen) -> Finding:
     return Finding(feature="streams", found=f"yes: {found}")
 
 
-def gathered(seen: Seen) -> str:
+def gathered(seen: ProbeResults) -> str:
     """Why the stream's instants are not those of its tokens; empty if they may be.
 
     What a server writes token by token comes in about as many reads, spread over the time that it takes. An answer that
@@ -103,7 +103,7 @@ def gathered(seen: Seen) -> str:
     )
 
 
-def _usage(seen: Seen) -> Finding:
+def _usage(seen: ProbeResults) -> Finding:
     if seen.reading.output_tokens_source == "usage":
         return Finding(feature="usage", found="yes")
     if seen.reading.usage_doubted:
@@ -118,7 +118,7 @@ def _usage(seen: Seen) -> Finding:
     )
 
 
-def _contradiction(seen: Seen) -> str:
+def _contradiction(seen: ProbeResults) -> str:
     reading = seen.reading
     reason = reading.finish_reason or "no finish_reason"
     return (
@@ -127,7 +127,7 @@ def _contradiction(seen: Seen) -> str:
     )
 
 
-def _continuous_usage(seen: Seen) -> Finding:
+def _continuous_usage(seen: ProbeResults) -> Finding:
     events = seen.reading.events
     if not seen.continuous:
         return Finding(feature="continuous usage", found="not tried")
@@ -137,7 +137,7 @@ def _continuous_usage(seen: Seen) -> Finding:
     return Finding(feature="continuous usage", found="no", instead=instead)
 
 
-def _ids(seen: Seen, needs: list[str]) -> Finding:
+def _ids(seen: ProbeResults, needs: list[str]) -> Finding:
     feature, sent, reported = IDS, seen.input_tokens, seen.reading.input_tokens
     words = _words(seen, "ids")
     if words is not None:
@@ -155,7 +155,7 @@ def _ids(seen: Seen, needs: list[str]) -> Finding:
     return Finding(feature=feature, found=found, cost="prompts are not exactly as long as planned")
 
 
-def _forced(seen: Seen, needs: list[str]) -> Finding:
+def _forced(seen: ProbeResults, needs: list[str]) -> Finding:
     feature, option = "ignore_eos, min_tokens", "--stop natural"
     reading, asked = seen.reading, seen.output_tokens
     words = _words(seen, "forced")
@@ -182,7 +182,7 @@ def _forced(seen: Seen, needs: list[str]) -> Finding:
     return Finding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
 
 
-def _limit(seen: Seen) -> Finding:
+def _limit(seen: ProbeResults) -> Finding:
     if seen.form.limit_field == "max_tokens":
         over = seen.reading.output_tokens - seen.output_tokens
         if over > 0 and seen.reading.output_tokens_source != "events":
@@ -195,7 +195,7 @@ def _limit(seen: Seen) -> Finding:
     )
 
 
-def _salt(seen: Seen) -> Finding:
+def _salt(seen: ProbeResults) -> Finding:
     salt = seen.salt
     if not seen.ask.salt or salt.proved:
         return Finding(feature="cache_salt", found=salt.text)

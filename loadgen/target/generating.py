@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
-from loadgen.errors import ClientLimited
-from loadgen.redact import secrets_of
+from loadgen.common.errors import ClientLimited
+from loadgen.common.redact import secrets_of
+from loadgen.send.active import ActiveRequest, Transport
 from loadgen.send.api import Endpoint, SendOptions
 from loadgen.send.clock import NS, LoopClock
-from loadgen.send.flight import Flight, Transport
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.openai import Answer as Reading
 from loadgen.send.openai import HttpEnd
@@ -45,8 +45,8 @@ class Generated:
         return 0.0 if self.reading is None else (self.reading.last_token_ns - self.reading.first_token_ns) / NS
 
 
-class _Kept(Flight):
-    """A flight that keeps all of its body, for a survey looks at what a run only reads."""
+class _Kept(ActiveRequest):
+    """A active that keeps all of its body, for a survey looks at what a run only reads."""
 
     __slots__ = ("all_parts", "all_stamps", "content_type")
 
@@ -66,14 +66,14 @@ class _Kept(Flight):
         super().received(chunk, at_ns)
 
 
-class _Landed:
-    """Waits for the end of one flight."""
+class _Completed:
+    """Waits for the end of one request."""
 
     def __init__(self) -> None:
         self.end: asyncio.Future[tuple[HttpEnd, str]] = asyncio.get_running_loop().create_future()
 
-    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        """See `Landing`."""
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        """See `CompletionHandler`."""
         if not self.end.done():
             self.end.set_result((end, error))
 
@@ -93,48 +93,48 @@ class Generator:
         `output_tokens` is the largest output that it asks for.
         """
         base = self._endpoint.urls[0]
-        flight, landed = _Kept(self.sent, self._clock.now_ns()), _Landed()
-        flight.body, flight.output_tokens_planned = orjson.dumps(body), output_tokens
+        active, completed = _Kept(self.sent, self._clock.now_ns()), _Completed()
+        active.body, active.output_tokens_planned = orjson.dumps(body), output_tokens
         self.sent += 1
-        self._transport.start(flight, landed)
+        self._transport.start(active, completed)
         try:
             async with asyncio.timeout(timeout_s):
-                end, error = await landed.end
+                end, error = await completed.end
         except TimeoutError:
             raise Unreachable(
                 f"{base}: {self._endpoint.path}: no whole answer within {timeout_s:g} s", "timeout"
             ) from None
         finally:
-            if not landed.end.done() or landed.end.cancelled():
-                self._transport.cancel(flight)
+            if not completed.end.done() or completed.end.cancelled():
+                self._transport.cancel(active)
         if end == "connect" and self._transport.opened_peak is not None:
             raise ClientLimited(no_connection_left(base))
-        if flight.status < 0:
+        if active.status < 0:
             why = {"connect": "cannot connect", "bad": "what answers there does not speak HTTP"}.get(end, "it was lost")
             raise Unreachable(
                 f"{base}: {self._endpoint.path}: {why} ({error})", "refused" if end == "connect" else "lost"
             )
-        return self._judged(flight, end, error, output_tokens)
+        return self._judged(active, end, error, output_tokens)
 
-    def _judged(self, flight: _Kept, end: HttpEnd, error: str, output_tokens: int) -> Generated:
+    def _judged(self, active: _Kept, end: HttpEnd, error: str, output_tokens: int) -> Generated:
         read = read_exchange(
-            flight.all_parts,
-            flight.all_stamps,
-            status=flight.status,
-            content_type=flight.content_type,
+            active.all_parts,
+            active.all_stamps,
+            status=active.status,
+            content_type=active.content_type,
             end=end,
-            error=error or ("" if flight.status == 200 else flight.refusal()),
+            error=error or ("" if active.status == 200 else active.refusal()),
             limit_tokens=output_tokens,
         )
         answer = Answer(
             url=self._endpoint.urls[0] + self._endpoint.path,
-            status=flight.status,
-            content_type=flight.content_type,
-            body=b"".join(flight.all_parts),
-            retry_after=flight.retry_after,
+            status=active.status,
+            content_type=active.content_type,
+            body=b"".join(active.all_parts),
+            retry_after=active.retry_after,
             secrets=secrets_of(self._endpoint.headers),
         )
-        began_ns = flight.sent_ns if flight.sent_ns >= 0 else flight.scheduled_ns
+        began_ns = active.sent_ns if active.sent_ns >= 0 else active.scheduled_ns
         reading = read.answer
         wait_s = (reading.first_token_ns - began_ns) / NS if reading is not None and reading.events else 0.0
         return Generated(answer=answer, outcome=read.outcome, fault=read.error, reading=reading, wait_s=wait_s)

@@ -20,8 +20,8 @@ import anyio
 import httpx
 import orjson
 
-from loadgen.errors import ClientLimited, TargetUnreachable, UsageError
-from loadgen.redact import redacted, secrets_of
+from loadgen.common.errors import ClientLimited, TargetUnreachable, UsageError
+from loadgen.common.redact import redacted, secrets_of
 from loadgen.send.address import UNIX, exhausted, socket_path
 
 __all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left", "shown"]

@@ -23,7 +23,7 @@ import orjson
 import pandas as pd
 
 from analysis.telemetry import Observation, SourceReport, wanted
-from loadgen.child import environment, module_command
+from loadgen.common.child import environment, module_command
 from loadgen.send.address import socket_path
 from loadgen.target.http import Tls
 

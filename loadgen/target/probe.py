@@ -22,12 +22,12 @@ from typing import Any, Final
 import anyio
 import numpy as np
 
-from loadgen.errors import TargetUnfit
+from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
 from loadgen.send.openai import Answer as Reading
 from loadgen.target.capabilities import Capabilities
-from loadgen.target.findings import Seen, Unasked, gathered, judged
+from loadgen.target.findings import Adaptable, ProbeResults, gathered, judged
 from loadgen.target.generating import Generated, Generator, generator
 from loadgen.target.http import Answer, Http
 from loadgen.target.metrics import Scrape, scrape
@@ -85,7 +85,7 @@ class Probe:
     endpoint: Endpoint  # of this server alone
     form: RequestFormat
     max_model_len: int | None = None
-    ask: Unasked = field(default_factory=Unasked)
+    ask: Adaptable = field(default_factory=Adaptable)
     _generator: Generator = field(init=False)
     _refused: dict[str, str] = field(default_factory=dict)  # feature → the server's words
     _salt: SaltSupport = field(default_factory=lambda: SaltSupport(proof="untried", text="not needed"))
@@ -116,7 +116,7 @@ class Probe:
             reading = self._read(answer)
         if "cache_salt" in body:
             self._salt = await self._prove_salt(body, reading, settings)
-        seen = Seen(
+        seen = ProbeResults(
             form=self.form,
             reading=reading,
             wait_s=answer.wait_s,

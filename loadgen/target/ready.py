@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from analysis.text import Passing
-from loadgen.errors import TargetUnfit, TargetUnreachable
+from loadgen.common.errors import TargetUnfit, TargetUnreachable
 from loadgen.target.http import Answer, Http, Unreachable, shown
 
 __all__ = ["ModelCard", "wait_ready"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from loadgen.plan.types import RequestFormat
 from loadgen.target.capabilities import Finding
-from loadgen.target.findings import IDS, Unasked
+from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import Http, Unreachable, shown
 from loadgen.target.idle import IdleWatch
 from loadgen.target.metrics import scrape
@@ -58,7 +58,7 @@ async def survey(
 
     Raises `TargetUnfit` where no option would make the server usable, and `TargetUnreachable`.
     """
-    ask, spent, options = Unasked(continuous=True), 0, []
+    ask, spent, options = Adaptable(continuous=True), 0, []
     try:
         found = await target.capabilities(form, extras=extras, ask=ask)
     except NoEndpoint as missing:

@@ -15,13 +15,13 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from loadgen import defaults
-from loadgen.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
+from loadgen.common import defaults
+from loadgen.common.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
 from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
-from loadgen.target.findings import Unasked
+from loadgen.target.findings import Adaptable
 from loadgen.target.hardware import local_hardware
 from loadgen.target.http import Http, Tls, Unreachable, base_url
 from loadgen.target.identity import environment, identify, version
@@ -158,7 +158,7 @@ class Target:
         request_format: RequestFormat | None = None,
         *,
         extras: Mapping[str, Any] | None = None,
-        ask: Unasked | None = None,
+        ask: Adaptable | None = None,
     ) -> Capabilities:
         """How every server takes requests of this format; of several servers, what all of them take.
 
@@ -171,7 +171,7 @@ class Target:
                 endpoint=replace(self.endpoint(form, extras), urls=(http.base,)),
                 form=form,
                 max_model_len=self.max_model_len,
-                ask=ask or Unasked(),
+                ask=ask or Adaptable(),
             )
             found.append(await probe.run())
             form = found[-1].format

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from loadgen.send.active import ActiveRequest
 from loadgen.send.connection import Connection
-from loadgen.send.flight import Flight
 from loadgen.send.openai import HttpEnd
 
 
@@ -15,7 +15,7 @@ class Replay:
     """The protocol of one connection, with a clock and a transport that do what they are told."""
 
     def __init__(self) -> None:
-        self.flight = Flight(0, 0)
+        self.active = ActiveRequest(0, 0)
         self.end: HttpEnd = ""
         self._now_ns = 0
         buffer = memoryview(bytearray(1 << 20))
@@ -29,7 +29,7 @@ class Replay:
         )
         self._connection = Connection(cast("Any", pool))
         self._connection.connection_made(_Transport())
-        self._connection.send(self.flight, cast("Any", self))
+        self._connection.send(self.active, cast("Any", self))
 
     def feed(self, data: bytes, at_ns: int) -> None:
         self._now_ns = at_ns
@@ -40,7 +40,7 @@ class Replay:
         """The peer is gone."""
         self._connection.connection_lost(error)
 
-    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
         self.end = end
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadgen.send.flight import Flight, Landing
+from loadgen.send.active import ActiveRequest, CompletionHandler
 from loadgen.send.openai import HttpEnd
 from tests.fakes.clock import FakeClock
 from tests.fakes.plans import MS
@@ -31,40 +31,42 @@ class FakeTransport:
 
     async def close(self) -> None: ...
 
-    def start(self, flight: Flight, landing: Landing) -> None:
+    def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         now = self.clock.now_ns()
-        self.started.append((flight.index, now))
-        flight.handed_over = True
-        if flight.index in self.refused:
-            self.clock.call_at(now, lambda: landing.ended(flight, "connect", now, "Connection refused"))
+        self.started.append((active.index, now))
+        active.handed_over = True
+        if active.index in self.refused:
+            self.clock.call_at(now, lambda: handler.ended(active, "connect", now, "Connection refused"))
             return
-        flight.sent_ns = now
-        times = self.service(flight.index)
+        active.sent_ns = now
+        times = self.service(active.index)
         if times is None:
             return
         first, later = times
-        pieces = completion_events(flight.output_tokens_planned)
+        pieces = completion_events(active.output_tokens_planned)
         for number, piece in enumerate(pieces):
-            at_ns = now + round((first + later * min(number, flight.output_tokens_planned - 1)) * MS)
-            self.clock.call_at(at_ns, self._write(flight, landing, piece, last=number == len(pieces) - 1))
+            at_ns = now + round((first + later * min(number, active.output_tokens_planned - 1)) * MS)
+            self.clock.call_at(at_ns, self._write(active, handler, piece, last=number == len(pieces) - 1))
 
-    def _write(self, flight: Flight, landing: Landing, piece: bytes, *, last: bool) -> Callable[[], None]:
+    def _write(
+        self, active: ActiveRequest, handler: CompletionHandler, piece: bytes, *, last: bool
+    ) -> Callable[[], None]:
         def write() -> None:
-            if flight.index in self._gone:
+            if active.index in self._gone:
                 return
             now = self.clock.now_ns()
-            if flight.headers_ns < 0:
-                flight.opened(now, 200, "text/event-stream")
-            flight.received(piece, now)
+            if active.headers_ns < 0:
+                active.opened(now, 200, "text/event-stream")
+            active.received(piece, now)
             if last:
-                self.finish(flight, landing, "complete")
+                self.finish(active, handler, "complete")
 
         return write
 
-    def finish(self, flight: Flight, landing: Landing, end: HttpEnd) -> None:
-        self._gone.add(flight.index)
-        landing.ended(flight, end, self.clock.now_ns())
+    def finish(self, active: ActiveRequest, handler: CompletionHandler, end: HttpEnd) -> None:
+        self._gone.add(active.index)
+        handler.ended(active, end, self.clock.now_ns())
 
-    def cancel(self, flight: Flight) -> None:
-        self.cancelled.append(flight.index)
-        self._gone.add(flight.index)
+    def cancel(self, active: ActiveRequest) -> None:
+        self.cancelled.append(active.index)
+        self._gone.add(active.index)

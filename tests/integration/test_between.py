@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import TargetUnfit, UsageError
-from loadgen.offering import open_offering
+from loadgen.common.errors import TargetUnfit, UsageError
+from loadgen.experiment.live_sut import open_sut
 from loadgen.plan.types import RequestFormat
-from loadgen.scenario_file import load_scenario
+from loadgen.scenario.file import load_scenario
 from loadgen.target.between import Between
 from loadgen.target.command import check_command, run_command
 from loadgen.target.identity import changed
@@ -64,15 +64,15 @@ async def test_restart_restarts_and_is_no_change_of_the_target(restarting: Resta
         None,
         {"target": (restarting.url,), "cache": "restart", "restart_command": restarting.command, "input": "16"},
     )
-    async with open_offering(scenario, lambda _: None) as offering:
-        assert await offering.settle() == ""  # before the warm-up there is nothing to be cold of
-        before = await offering.identity()
+    async with open_sut(scenario, lambda _: None) as sut:
+        assert await sut.settle() == ""  # before the warm-up there is nothing to be cold of
+        before = await sut.identity()
         first = restarting.pid_file.read_text()
-        assert await offering.settle() == ""
+        assert await sut.settle() == ""
         assert restarting.pid_file.read_text() != first
-        after = await offering.identity()
-        assert offering.changed(before, after, between_runs=True) == ""
-        assert "the server restarted" in offering.changed(before, after)  # while load was on it would be one
+        after = await sut.identity()
+        assert sut.changed(before, after, between_runs=True) == ""
+        assert "the server restarted" in sut.changed(before, after)  # while load was on it would be one
         assert "the server restarted" in changed(before, after)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from loadgen.cli import main
-from loadgen.record.events import read_events
+from loadgen.results.events import read_events
 
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 SHORT = [

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loadgen.experiment import prepare
-from loadgen.rehearse import repeat, stage
-from loadgen.scenario_file import load_scenario
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.rehearse import repeat, stage
+from loadgen.scenario.file import load_scenario
 
 ASKED = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--rate", "2..14"]
 QUICK = [*ASKED, "--width", "30%", "--runs", "2", "--window", "100s", "--min-requests", "100"]

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from loadgen.record.events import read_events
+from loadgen.results.events import read_events
 
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)

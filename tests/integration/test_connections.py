@@ -19,16 +19,16 @@ import pytest
 import trustme
 
 from loadgen.cli import main
-from loadgen.errors import ScenarioError, TargetUnreachable, UsageError
+from loadgen.common.errors import ScenarioError, TargetUnreachable, UsageError
+from loadgen.common.headers import load_headers, stored_header
 from loadgen.plan.types import RunPlan
-from loadgen.scenario import Scenario
-from loadgen.scenario_file import load_scenario
+from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.connection import Connection
 from loadgen.send.session import run_loop, send_run
 from loadgen.send.wire import WireTransport
-from loadgen.target.headers import load_headers, stored_header
 from loadgen.target.http import Http, Tls, base_url
 from loadgen.target.idle import IdleWatch
 from tests.fakes.plans import Bodies, plan_at
@@ -203,7 +203,7 @@ def test_a_server_that_rejects_says_when_to_come_back_and_nobody_does() -> None:
         assert seen == 3
 
 
-# Six ports in all, and more requests in flight than that: what fails then is this machine.
+# Six ports in all, and more requests in active than that: what fails then is this machine.
 NO_PORTS = """
 import asyncio, sys
 from pathlib import Path

@@ -20,11 +20,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadgen.common.errors import TargetUnreachable, UsageError
 from loadgen.emulator.fcfs import FcfsModel
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.serve import main
 from loadgen.emulator.service import prompt_uniform
-from loadgen.errors import TargetUnreachable, UsageError
 from loadgen.target.emulated import Emulated, launch
 from loadgen.target.metrics import parse
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from loadgen import defaults
+from loadgen.common import defaults
+from loadgen.send.active import ActiveRequest, Held, Transport
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import LoopClock
-from loadgen.send.flight import Flight, Held, Transport
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.openai import Answer, HttpEnd, outcome_of
 from loadgen.send.session import run_loop
@@ -74,7 +74,7 @@ def blasting(*answers: bytes, close: bool = False) -> Iterator[Blaster]:
 
 @dataclass
 class Told:
-    flight: Flight
+    active: ActiveRequest
     answer: Answer | None
     outcome: str
     error: str
@@ -86,8 +86,8 @@ class _Landing:
         self.clock = clock
         self.over: tuple[HttpEnd, str] | None = None
 
-    def ended(self, flight: Flight, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        flight.end, flight.ended_ns = end, at_ns
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        active.end, active.ended_ns = end, at_ns
         self.over = (end, error)
 
 
@@ -103,17 +103,17 @@ def fetch(port: int, kind: str, *, requests: int = 1, together: Held | None = No
         told = []
         try:
             for index in range(requests):
-                flight, landing = Flight(index, 0, together=together), _Landing(clock)
-                flight.output_tokens_planned, flight.body = 4, b"{}"
+                active, handler = ActiveRequest(index, 0, together=together), _Landing(clock)
+                active.output_tokens_planned, active.body = 4, b"{}"
                 began_s = time.thread_time()
-                transport.start(flight, landing)
-                while landing.over is None:  # noqa: ASYNC110 - nobody tells
+                transport.start(active, handler)
+                while handler.over is None:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.001)
-                end, error = landing.over
-                answer = flight.finish(end)
+                end, error = handler.over
+                answer = active.finish(end)
                 cpu_s = time.thread_time() - began_s
-                outcome, error = outcome_of(answer, end=end, status=flight.status, error=error, forced_tokens=4)
-                told.append(Told(flight, answer, outcome, error, cpu_s))
+                outcome, error = outcome_of(answer, end=end, status=active.status, error=error, forced_tokens=4)
+                told.append(Told(active, answer, outcome, error, cpu_s))
                 time.sleep(pause_s)  # noqa: ASYNC251 - the loop must not see what comes meanwhile
         finally:
             await transport.close()
@@ -153,7 +153,7 @@ def test_twice_the_bytes_are_twice_the_work(name: str, kind: str) -> None:
         answers = [flood(name, size)] * 3
         with blasting(*answers) as server:
             told = fetch(server.port, kind, requests=3)
-        assert {one.flight.status for one in told} == {200}
+        assert {one.active.status for one in told} == {200}
         if name != "pieces":
             assert {one.outcome for one in told} == {"ok"}
         costs[size] = min(one.cpu_s for one in told)
@@ -169,7 +169,7 @@ def test_an_answer_is_read_up_to_its_limit_and_no_further(body: bytes, kind: str
         assert told.outcome == "bad_response"
         assert told.error == "an answer of more than 4.02 MiB for 4 tokens"
         assert limit < server.sent < limit + (12 << 20)  # and what the system's buffers hold
-    assert told.flight.together.bytes == 0
+    assert told.active.together.bytes == 0
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

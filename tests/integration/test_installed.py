@@ -71,7 +71,7 @@ def test_a_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"loadgen"}
     for source in ("analysis/verdict.py", "traces/read.py", "scenarios/demo.toml", "py.typed"):
         assert f"loadgen/{source}" in names
-    source = zipfile.ZipFile(wheel).read("loadgen/run.py").decode()
+    source = zipfile.ZipFile(wheel).read("loadgen/experiment/runner.py").decode()
     assert "\nfrom loadgen.analysis.judge import judge_run\n" in source
     assert "\nfrom analysis" not in source
 

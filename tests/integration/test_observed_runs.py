@@ -81,7 +81,9 @@ def test_other_clients_of_the_server_make_the_run_invalid(loadgen: Loadgen, batc
 def test_a_salt_used_before_breaks_the_cold_claim(
     loadgen: Loadgen, batching: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.experiment.secrets", SimpleNamespace(token_hex=lambda n: "47" * n))  # of one name
+    monkeypatch.setattr(
+        "loadgen.experiment.prepare.secrets", SimpleNamespace(token_hex=lambda n: "47" * n)
+    )  # of one name
     seeded = ("run", "--target", batching, *SHORT, "--seed", "77")
     loadgen(*seeded, "--out", "first", code=None)
     again = loadgen(*seeded, "--out", "second", code=4)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.errors import TargetUnfit
+from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.target.capabilities import Capabilities
-from loadgen.target.findings import Unasked
+from loadgen.target.findings import Adaptable
 from loadgen.target.http import Http
 from loadgen.target.idle import IdleWatch
 from loadgen.target.target import open_target
@@ -80,7 +80,7 @@ class Server:
 
 async def found(pages: Server, form: RequestFormat | None = None, **ask: bool) -> Capabilities:
     async with server(pages) as url, open_target(url) as target:
-        result = await target.capabilities(form, ask=Unasked(**ask))
+        result = await target.capabilities(form, ask=Adaptable(**ask))
     assert result.requests == len(pages.bodies) <= 10
     return result
 

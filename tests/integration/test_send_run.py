@@ -23,7 +23,7 @@ from analysis.records import derive
 from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from analysis.slo import Slo
 from analysis.stationarity import area_s
-from loadgen.errors import TargetUnreachable, UsageError
+from loadgen.common.errors import TargetUnreachable, UsageError
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Endpoint, LiveCounts, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock

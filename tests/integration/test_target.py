@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
-from loadgen.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
+from loadgen.common.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.target.emulated import launch
 from loadgen.target.hardware import local_hardware

@@ -17,11 +17,11 @@ import anyio
 import pytest
 
 from analysis.verdict import RunVerdict
-from loadgen.errors import ClientLimited, ResultsError, TargetUnreachable
-from loadgen.experiment import Setup, prepare, single_run, sweep
+from loadgen.common.errors import ClientLimited, ResultsError, TargetUnreachable
+from loadgen.experiment.prepare import Setup, prepare, single_run, sweep
+from loadgen.experiment.progress import open_progress
 from loadgen.plan.types import RequestFormat
-from loadgen.progress import open_progress
-from loadgen.scenario_file import load_scenario
+from loadgen.scenario.file import load_scenario
 from loadgen.target.between import Between
 from loadgen.target.generating import generator
 from loadgen.target.http import Http

@@ -6,13 +6,13 @@ from typing import Any
 
 from analysis.search import RunRequest, exit_code
 from analysis.verdict import RunVerdict
-from loadgen.errors import ClientLimited
-from loadgen.experiment import prepare
-from loadgen.forecast import forecast
+from loadgen.common.errors import ClientLimited
+from loadgen.experiment.forecast import forecast
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.runner import RunResult
+from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.plan.types import RunPlan
-from loadgen.run import Done
-from loadgen.scenario_file import load_scenario
-from loadgen.sweep import Budget, carry_out
+from loadgen.scenario.file import load_scenario
 from tests.fakes.plans import plan_at
 
 RUN = plan_at([1000], window_ms=10_000)
@@ -22,8 +22,8 @@ def plan() -> RunPlan:
     return RUN
 
 
-def done(seconds: float) -> Done:
-    return Done(verdict=RunVerdict(status="PASS"), seconds=seconds, requests=1, tokens=2)
+def done(seconds: float) -> RunResult:
+    return RunResult(verdict=RunVerdict(status="PASS"), seconds=seconds, requests=1, tokens=2)
 
 
 def budget(now: list[float], **more: Any) -> Budget:
@@ -81,9 +81,9 @@ async def test_a_want_of_ports_between_runs_ends_the_search_for_the_client_and_c
         def plan(self, request: RunRequest) -> RunPlan:
             return RUN
 
-        async def execute(self, request: RunRequest) -> Done:
+        async def execute(self, request: RunRequest) -> RunResult:
             raise ClientLimited("no port is left")
 
-    outcome = await carry_out(search, Portless(), Budget.of(setup.scenario))
+    outcome = await run_search(search, Portless(), Budget.of(setup.scenario))
     assert (outcome.name, outcome.reason, exit_code(outcome)) == ("CLIENT_LIMITED", "no port is left", 4)
     assert isinstance(search.ask(), RunRequest)  # which a resumed search asks for again

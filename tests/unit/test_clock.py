@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from loadgen import timer
+from loadgen.common import timer
 from loadgen.send.clock import ClockHealth, LoopClock
 
 MS = 1_000_000

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from analysis.tp.cost import attention_products, step_s
+from loadgen.common.errors import UsageError
 from loadgen.emulator.cost import StepCost, kv_blocks, weight_bytes
 from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.types import Sequence
 from loadgen.emulator.profiles import load_profile, profile_names
-from loadgen.errors import UsageError
 
 PROFILES = Path(__file__).resolve().parents[2] / "loadgen" / "emulator" / "profiles"
 

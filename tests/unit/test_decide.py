@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from analysis.indicator import joint
 from analysis.records import derive
 from analysis.slo import Slo
+from loadgen.send.active import ActiveRequest
 from loadgen.send.decide import Bounds
-from loadgen.send.flight import Flight
 from loadgen.send.openai import outcome_of
 from loadgen.send.table import Tables
 from tests.fakes.streams import DONE, event, text, usage
@@ -37,21 +37,21 @@ MS = 1_000_000
 def test_live_and_recorded_indicators_agree(
     reads: list[tuple[int, list[str]]], told: int, wait_ms: int, slo: dict[str, Any]
 ) -> None:
-    flight = Flight(0, 5 * MS, cohort=True)
-    flight.output_tokens_planned = 12
-    flight.sent_ns = 7 * MS
-    flight.opened(8 * MS, 200, "text/event-stream")
+    active = ActiveRequest(0, 5 * MS, cohort=True)
+    active.output_tokens_planned = 12
+    active.sent_ns = 7 * MS
+    active.opened(8 * MS, 200, "text/event-stream")
     at_ns = list(accumulate((gap * MS for gap, _ in reads), initial=(8 + wait_ms) * MS))
     for stamp, (_, texts) in zip(at_ns[1:], reads, strict=True):
         if texts:
-            flight.received(b"".join(event(text(piece)) for piece in texts), stamp)
-    flight.received(event(text("z", "stop")) + (event(usage(told)) if told >= 0 else b"") + DONE, at_ns[-1] + MS)
-    flight.ended_ns = at_ns[-1] + MS
-    answer = flight.finish("complete")
+            active.received(b"".join(event(text(piece)) for piece in texts), stamp)
+    active.received(event(text("z", "stop")) + (event(usage(told)) if told >= 0 else b"") + DONE, at_ns[-1] + MS)
+    active.ended_ns = at_ns[-1] + MS
+    answer = active.finish("complete")
     outcome, error = outcome_of(answer, end="complete", status=200, error="", forced_tokens=None)
     assert (outcome, error) == ("ok", "")
     assert answer is not None
     tables = Tables(None)
-    tables.add(flight, outcome, error, answer)
+    tables.add(active, outcome, error, answer)
     bounds = Slo(**slo)
-    assert Bounds(bounds).met(flight, answer) == joint(derive(tables.requests()), bounds)[0]
+    assert Bounds(bounds).met(active, answer) == joint(derive(tables.requests()), bounds)[0]

@@ -11,8 +11,8 @@ import pytest
 
 from analysis.slo import Slo
 from analysis.stationarity import area_s
+from loadgen.experiment.runner import blocked
 from loadgen.plan.types import RunPlan
-from loadgen.run import blocked
 from loadgen.send.api import SendOptions
 from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.table import Tables

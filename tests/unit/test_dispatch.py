@@ -140,25 +140,25 @@ def test_a_token_in_time_keeps_a_request_undecided() -> None:
 def test_nobody_is_certain_to_miss_once_the_last_token_came() -> None:
     run = Run(plan_at([500], window_ms=1000, output_tokens=1), lambda _: None, slo=Slo(e2e_s=0.2))
     run.clock.run(505 * MS)
-    flight = next(iter(run.dispatcher._flying.values()))
-    flight.opened(505 * MS, 200, "text/event-stream")
-    flight.received(completion_events(1)[0], 505 * MS)
+    active = next(iter(run.dispatcher._in_flight.values()))
+    active.opened(505 * MS, 200, "text/event-stream")
+    active.received(completion_events(1)[0], 505 * MS)
     run.clock.run(2000 * MS)  # the end of the stream comes long after B_e
     assert run.dispatcher.live.cohort_misses == 0
     assert run.stops == 0
     for piece in completion_events(1)[1:]:
-        flight.received(piece, 2000 * MS)
-    run.transport.finish(flight, run.dispatcher, "complete")
+        active.received(piece, 2000 * MS)
+    run.transport.finish(active, run.dispatcher, "complete")
     assert list(run.dispatcher.tables.requests()["outcome"]) == ["ok"]
     assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 1)
 
 
 def open_flight(run: Run, at_ms: int, content_type: str) -> Any:
-    """The only flight, with its headers."""
+    """The only active, with its headers."""
     run.clock.run(at_ms * MS)
-    (flight,) = run.dispatcher._flying.values()
-    flight.opened(at_ms * MS, 200, content_type)
-    return flight
+    (active,) = run.dispatcher._in_flight.values()
+    active.opened(at_ms * MS, 200, content_type)
+    return active
 
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json", "text/plain", ""])
@@ -168,16 +168,16 @@ def test_a_first_token_is_seen_whatever_the_stream_is_called_and_however_long_it
 ) -> None:
     plan = plan_at([500], window_ms=1000, output_tokens=2)
     run = Run(plan, lambda _: None, slo=Slo(ttft_s=0.3))
-    flight = open_flight(run, 510, content_type)
+    active = open_flight(run, 510, content_type)
     first, *later = completion_events(2)
     first = first.replace(b" t0", b"x" * padding or b" t0")
-    flight.received(first[:7], 510 * MS)
-    flight.received(first[7:], 520 * MS)
+    active.received(first[:7], 510 * MS)
+    active.received(first[7:], 520 * MS)
     run.clock.run(3000 * MS)
     assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 0)
     for piece in later:
-        flight.received(piece, 3000 * MS)
-    run.transport.finish(flight, run.dispatcher, "complete")
+        active.received(piece, 3000 * MS)
+    run.transport.finish(active, run.dispatcher, "complete")
     assert list(run.dispatcher.tables.requests()["outcome"]) == ["ok"]
     assert (run.dispatcher.live.cohort_misses, run.stops) == (0, 1)
 
@@ -193,11 +193,11 @@ def test_a_document_that_may_be_whole_is_no_certain_miss_and_one_that_cannot_be_
 
 def test_an_empty_chunk_that_may_be_no_token_makes_no_tpot_a_certain_miss() -> None:
     run = Run(plan_at([500], window_ms=1500, output_tokens=3), lambda _: None, slo=Slo(ttft_s=2, tpot_s=0.1))
-    flight = open_flight(run, 510, "text/event-stream")
-    flight.received(event(text("")), 510 * MS)
+    active = open_flight(run, 510, "text/event-stream")
+    active.received(event(text("")), 510 * MS)
     run.clock.run(1000 * MS)  # 490 ms after it
     assert run.dispatcher.live.cohort_misses == 0
-    flight.received(b"".join(completion_events(2)[:1]), 1000 * MS)
+    active.received(b"".join(completion_events(2)[:1]), 1000 * MS)
     run.clock.run(1150 * MS)
     assert run.dispatcher.live.cohort_misses == 0
     run.clock.run(1250 * MS)
@@ -215,10 +215,10 @@ def test_an_answer_that_is_finished_and_not_over_is_read_once(monkeypatch: pytes
     monkeypatch.setattr(sse, "split_events", counting)
     plan = plan_at([500], window_ms=1000, tail_ms=10**6, output_tokens=50)
     run = Run(plan, lambda _: None, slo=Slo(e2e_s=0.2), timeout_s=1000)
-    flight = open_flight(run, 510, "text/event-stream")
+    active = open_flight(run, 510, "text/event-stream")
     body = b"".join(completion_events(50)[:50])
     for i in range(0, len(body), 100):
-        flight.received(body[i : i + 100], 510 * MS)
+        active.received(body[i : i + 100], 510 * MS)
     run.clock.run(900_000 * MS)
     assert run.stops == 0
     assert sum(read) == len(body)
@@ -238,9 +238,9 @@ def test_what_is_released_in_the_stop_is_handed_to_the_network_first() -> None:
     start = run.transport.start
     slow: list[Any] = []
 
-    def later(flight: Any, landing: Any) -> None:  # as httpx does, whose task has to be given a turn first
-        slow.append(flight)
-        run.clock.call_at(run.clock.now_ns() + 3 * MS, lambda: start(flight, landing))
+    def later(active: Any, handler: Any) -> None:  # as httpx does, whose task has to be given a turn first
+        slow.append(active)
+        run.clock.call_at(run.clock.now_ns() + 3 * MS, lambda: start(active, handler))
 
     run.transport.start = later  # type: ignore[method-assign]
     run.clock.time_ns = 25 * MS  # the loop was away when the second was due
@@ -324,8 +324,8 @@ def test_a_stop_in_the_middle_keeps_the_books() -> None:
 def test_the_death_of_a_target() -> None:
     run = Run(plan_at([10, 20, 30], output_tokens=1), lambda _: None, refused={1, 2})
     run.clock.run(15 * MS)
-    flight = next(iter(run.dispatcher._flying.values()))
-    run.transport.finish(flight, run.dispatcher, "lost")
+    active = next(iter(run.dispatcher._in_flight.values()))
+    run.transport.finish(active, run.dispatcher, "lost")
     run.go()
     assert run.dispatcher.target_died
 

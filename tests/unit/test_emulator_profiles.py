@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.common.errors import UsageError
 from loadgen.emulator.profiles import FcfsProfile, load_profile, profile_names
-from loadgen.errors import UsageError
 
 GOOD = """
 kind = "fcfs"

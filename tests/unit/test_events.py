@@ -14,17 +14,17 @@ import pytest
 
 from analysis.records import columns, itl_s
 from analysis.schema import EVENT_COLUMNS
+from loadgen.common.errors import ResultsError
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.errors import ResultsError
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, Window
-from loadgen.record.events import read_events
-from loadgen.record.store import ExperimentStore
+from loadgen.results.events import read_events
+from loadgen.results.store import ExperimentStore
+from loadgen.send.active import ActiveRequest
 from loadgen.send.api import RunOutput, SendOptions, sampled
-from loadgen.send.flight import Flight
 from loadgen.send.openai import Answer
 from loadgen.send.table import Tables
 
@@ -188,7 +188,7 @@ def recorded(keep: Any, index: int = 0) -> tuple[Tables, _Sink]:
     sink = _Sink()
     into = Tables(sink, keep=keep)
     answer = Answer(events=[(1_000_123, 1), (1_000_999, 1), (13_456_789, -1)])
-    into.add(Flight(index, scheduled_ns=0), "ok", "", answer)
+    into.add(ActiveRequest(index, scheduled_ns=0), "ok", "", answer)
     return into, sink
 
 

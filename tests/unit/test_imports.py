@@ -55,7 +55,8 @@ def test_the_pure_parts_of_loadgen_know_no_sockets_loop_or_clock() -> None:
 
 @pytest.mark.parametrize(
     ("package", "source"),
-    [("analysis", "import loadgen.run"), ("analysis", "from traces import trace"), ("traces", "import asyncio"),
+    [("analysis", "import loadgen.experiment"), ("analysis", "from traces import trace"),
+     ("traces", "import asyncio"),
      ("analysis", "def f():\n    import time\n")],
 )  # fmt: skip
 def test_the_check_sees_a_wrong_arrow(package: str, source: str) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.slo import Slo, parse_slo
-from loadgen.errors import ScenarioError
-from loadgen.mistakes import remedy
-from loadgen.scenario_file import load_scenario
+from loadgen.common.errors import ScenarioError
+from loadgen.scenario.file import load_scenario
+from loadgen.scenario.mistakes import remedy
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.send import reader
-from loadgen.send.flight import Flight
+from loadgen.send.active import ActiveRequest
 from loadgen.send.openai import Answer, HttpEnd, bounded, outcome_of
 from loadgen.send.reader import read_answer, read_exchange
 from tests.fakes.captures import captured_reads
@@ -205,12 +205,12 @@ STREAM = b"".join(
 
 def live_first(parts: list[bytes], stamps: list[int], content_type: str) -> int:
     """The first token as the dispatcher sees it while the parts arrive."""
-    flight = Flight(0, 0)
-    flight.opened(0, 200, content_type)
+    active = ActiveRequest(0, 0)
+    active.opened(0, 200, content_type)
     for part, stamp in zip(parts, stamps, strict=True):
-        flight.received(part, stamp)
-        if flight.first_token_ns >= 0:
-            assert flight.first_token_ns == stamp
+        active.received(part, stamp)
+        if active.first_token_ns >= 0:
+            assert active.first_token_ns == stamp
             return stamp
     return -1
 
@@ -304,12 +304,12 @@ def test_done_needs_no_blank_line_where_the_connection_ends_the_body() -> None:
 
 
 def test_an_event_without_its_blank_line_is_complete_with_the_body_and_not_earlier() -> None:
-    flight = Flight(0, 0)
-    flight.opened(0, 200, "text/event-stream")
-    flight.received(event(text("a", "stop")).rstrip(), 10)
-    assert flight.first_token_ns == -1
-    flight.ended_ns = 500
-    answer = flight.finish("complete")
+    active = ActiveRequest(0, 0)
+    active.opened(0, 200, "text/event-stream")
+    active.received(event(text("a", "stop")).rstrip(), 10)
+    assert active.first_token_ns == -1
+    active.ended_ns = 500
+    answer = active.finish("complete")
     assert answer is not None
     assert answer.first_token_ns == 500
 
@@ -414,11 +414,11 @@ def capture(name: str) -> tuple[int, Answer, HttpEnd]:
     for at_ns, data in captured_reads(name):
         replay.feed(data, at_ns)
     replay.close()
-    flight = replay.flight
-    live_ns = flight.first_token_ns
-    answer = flight.finish(replay.end) or Answer()
+    active = replay.active
+    live_ns = active.first_token_ns
+    answer = active.finish(replay.end) or Answer()
     assert live_ns in (answer.first_token_ns, -1)
-    return flight.status, answer, replay.end
+    return active.status, answer, replay.end
 
 
 def test_capture_engine_death_is_a_failure_although_done_came() -> None:

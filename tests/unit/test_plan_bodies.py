@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.common.errors import UsageError
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import Lengths, parse_law

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.common.errors import UsageError
 from loadgen.plan.lengths import DrawnLengths, Lengths, parse_law, read_lengths
 from loadgen.plan.seeds import stream
 

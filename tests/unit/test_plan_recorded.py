@@ -14,7 +14,7 @@ from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.prompts import Prompts
-from loadgen.plan.recorded import recorded_plan
+from loadgen.plan.trace_plan import recorded_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
 from loadgen.send.api import SendOptions
 from traces.prefix import cached_tokens

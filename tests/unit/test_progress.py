@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.text import Passing
-from loadgen.progress import LinesProgress
+from loadgen.experiment.progress import LinesProgress
 
 
 def test_waiting_is_one_line_every_ten_seconds_where_a_line_cannot_be_replaced() -> None:

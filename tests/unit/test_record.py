@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from analysis.schema import ABSENT, REQUEST_COLUMNS
-from loadgen.errors import ResultsError
-from loadgen.record import journal as journals
-from loadgen.record.store import ExperimentStore, read_json, read_ledger
+from loadgen.common.errors import ResultsError
+from loadgen.results import journal as journals
+from loadgen.results.store import ExperimentStore, read_json, read_ledger
 
 
 def row(index: int) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_what_was_added_survives_kill_9_after_a_second(tmp_path: Path) -> None:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from loadgen.record.journal import Journal
+from loadgen.results.journal import Journal
 from tests.unit.test_record import row
 with Journal(Path({str(path)!r})) as journal:
     for index in range(50):
@@ -73,7 +73,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
 import pandas as pd
-from loadgen.record.store import ExperimentStore
+from loadgen.results.store import ExperimentStore
 store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{"name": "x"}})
 run = store.begin("rate=1.000")
 try:
@@ -98,7 +98,7 @@ def test_a_ledger_that_a_full_disk_cut_short_is_whole_again_and_is_closed_in_pea
 import resource, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from loadgen.record.store import ExperimentStore
+from loadgen.results.store import ExperimentStore
 store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{}})
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_500, 2_500))
 try:
@@ -121,7 +121,7 @@ def test_a_disk_that_was_full_at_the_beginning_leaves_a_directory_that_can_be_us
 import resource, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from loadgen.record.store import ExperimentStore
+from loadgen.results.store import ExperimentStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     ExperimentStore.create(Path({str(tmp_path / "e")!r}), {{"name": "x"}})

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from analysis.search import RunRequest
-from loadgen.errors import ScenarioError
-from loadgen.experiment import pinned, prepare
+from loadgen.common.errors import ScenarioError
+from loadgen.experiment.prepare import pinned, prepare
+from loadgen.experiment.run_plan import plan_of
 from loadgen.plan.types import NS, RunPlan
-from loadgen.planned import plan_of
-from loadgen.results import conditions
-from loadgen.scenario import Scenario
-from loadgen.scenario_file import load_scenario
-from loadgen.workload import Workload, search_spec
+from loadgen.results.answer import conditions
+from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
+from loadgen.workload.workload import Workload, search_spec
 from traces.errors import TraceError
 from traces.trace import BlockHashes, Trace
 from traces.write import write_trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.redact import redacted, secrets_of
+from loadgen.common.redact import redacted, secrets_of
 
 KEY = "sk-very-secret-4711"
 SECRETS = secrets_of({"authorization": f"Bearer {KEY}", "x-team": "a b c"})

@@ -8,11 +8,11 @@ import pytest
 from analysis.rehearsal import Cell, Repeat, place_of, plan_row, settling, summarise
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import Outcome, OutcomeName
-from loadgen.errors import ScenarioError
-from loadgen.experiment import Setup, prepare
-from loadgen.progress import LinesProgress
-from loadgen.rehearse import Stage, rehearse, repeat, stage, variations
-from loadgen.scenario_file import load_scenario
+from loadgen.common.errors import ScenarioError
+from loadgen.experiment.prepare import Setup, prepare
+from loadgen.experiment.progress import LinesProgress
+from loadgen.experiment.rehearse import Stage, rehearse, repeat, stage, variations
+from loadgen.scenario.file import load_scenario
 
 GRID = (2.0, 3.0, 4.0, 6.0, 8.0)
 QUICK: dict[str, Any] = {

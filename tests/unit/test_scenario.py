@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.errors import ScenarioError
-from loadgen.scenario import Scenario, differences
-from loadgen.scenario_file import SHIPPED, load_scenario
-from loadgen.timeout import timeout_s_of
-from loadgen.workload import Workload
+from loadgen.common.errors import ScenarioError
+from loadgen.scenario.file import SHIPPED, load_scenario
+from loadgen.scenario.model import Scenario, differences
+from loadgen.scenario.timeout import timeout_s_of
+from loadgen.workload.workload import Workload
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ import pytest
 
 from analysis.tp.fit import Fit, Server, fit_passes
 from analysis.tp.passes import NotIdentified, find_passes, joined
+from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.fitting import fit_profile, write_profile
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.errors import ResultsError, UsageError
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, Window
-from loadgen.record.events import write_events
+from loadgen.results.events import write_events
 from loadgen.send.api import SendOptions, sampled
 
 S = 1_000_000_000

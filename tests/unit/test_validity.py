@@ -370,7 +370,7 @@ def test_a_block_must_outlast_what_its_history_remembers() -> None:
 
 
 def test_a_disturbed_target_makes_the_run_invalid() -> None:
-    finding = found(run=facts(target_odd="slow"))["disturbed"]
+    finding = found(run=facts(disturbance="slow"))["disturbed"]
     assert blocks(finding, "target")
     assert finding.text == "slow"
 

@@ -14,12 +14,12 @@ from analysis.queueing import mm1_capacity, pollaczek_khinchine_wait_s
 from analysis.records import derive
 from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from analysis.slo import Slo
+from loadgen.common.errors import UsageError
 from loadgen.emulator.fcfs import FcfsModel
 from loadgen.emulator.model import Job
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.service import TAIL_IDS, hash_uniform, natural_tokens, prompt_uniform
 from loadgen.emulator.virtual import simulate_run
-from loadgen.errors import UsageError
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
 from loadgen.send.api import Drain, RunOutput, SendOptions

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from analysis.cohort import mean_age_s
-from loadgen.experiment import prepare
-from loadgen.offering import VirtualOffering
-from loadgen.scenario_file import load_scenario
-from loadgen.warmup import warm_requests, warm_target, warmup_note
+from loadgen.experiment.prepare import prepare
+from loadgen.experiment.virtual_sut import VirtualSut
+from loadgen.experiment.warmup import warm_requests, warm_target, warmup_note
+from loadgen.scenario.file import load_scenario
 
 
 def test_the_mean_age_sees_a_long_tail_that_median_and_mean_miss() -> None:
@@ -33,9 +33,9 @@ def warmed(profile: str = "llama8b-80gb", **asked: Any) -> tuple[float, int]:
     low = setup.spec.grid[0]
 
     async def warm() -> float:
-        offering = VirtualOffering(profile_name=profile)
+        sut = VirtualSut(profile_name=profile)
         fixed = await warm_target(
-            setup.scenario, setup.workload, offering, lowest_rate=low, experiment="x", stop=anyio.Event()
+            setup.scenario, setup.workload, sut, lowest_rate=low, experiment="x", stop=anyio.Event()
         )
         return fixed.warmup_s
 

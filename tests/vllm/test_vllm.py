@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from loadgen.errors import TargetUnfit
+from loadgen.common.errors import TargetUnfit
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
@@ -108,7 +108,7 @@ def test_a_cold_claim_that_is_none_is_invalid(
 ) -> None:
     # prompts of four blocks as vLLM has them on processors: 128 tokens
     asked = ("run", "--target", server, *LIGHT, "--input", "512", "--rate", "3", "--window", "8s", "--seed", "77")
-    monkeypatch.setattr("loadgen.run.salt", lambda *_: "0123456789abcdef")
+    monkeypatch.setattr("loadgen.experiment.runner.salt", lambda *_: "0123456789abcdef")
     loadgen(*asked, "--out", "first", code=None)
     assert "cold_claim" not in findings(run_of(tmp_path / "first")[0])
     done = loadgen(*asked, "--out", "again", code=4)

@@ -1,0 +1,1 @@
+"""What every room needs: errors, defaults, secrets, timers, child processes."""

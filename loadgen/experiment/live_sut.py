@@ -1,0 +1,258 @@
+"""The live system under test: a server over HTTP, asked through `loadgen.target` and loaded through `loadgen.send`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from analysis.records import outcome_is
+from loadgen.common import defaults
+from loadgen.common.errors import TargetUnfit, UsageError
+from loadgen.common.headers import load_headers
+from loadgen.experiment.sut import Sut
+from loadgen.experiment.virtual_sut import VirtualSut
+from loadgen.plan.bodies import Bodies, BodyRing
+from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.scenario.model import Scenario
+from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.send.clock import LoopClock
+from loadgen.send.session import send_run
+from loadgen.target.between import Between
+from loadgen.target.command import check_command
+from loadgen.target.findings import IDS, Adaptable
+from loadgen.target.http import load_api_key
+from loadgen.target.identity import changed
+from loadgen.target.idle import IdleWatch
+from loadgen.target.observe import Observer, Page
+from loadgen.target.probe import NoEndpoint
+from loadgen.target.target import Target, open_target
+from loadgen.workload.workload import request_format
+
+__all__ = ["LiveSut", "open_sut", "opened_target"]
+
+
+def opened_target(scenario: Scenario, note: Callable[[str], None]) -> AbstractAsyncContextManager[Target]:
+    """The scenario's server, waited for; `note` is told in words meanwhile. Raises as `open_target` does."""
+    return open_target(
+        scenario.target,
+        model=scenario.model,
+        api_key=load_api_key(env=scenario.api_key_env, file=scenario.api_key_file),
+        headers=load_headers(scenario.header),
+        ca_file=scenario.ca_file,
+        cert_file=scenario.cert_file,
+        key_file=scenario.key_file,
+        insecure=scenario.insecure,
+        proxied=scenario.transport == "httpx",
+        ready_timeout_s=scenario.ready_timeout,
+        progress=note,
+    )
+
+
+@asynccontextmanager
+async def open_sut(scenario: Scenario, note: Callable[[str], None]) -> AsyncIterator[Sut]:
+    """Open the scenario's target; it is closed (and an emulator stopped) when the context ends.
+
+    Raises `UsageError`, `TargetUnreachable` or `TargetUnfit` with one line, before any load.
+    """
+    for option, command in (
+        ("--restart-command", scenario.restart_command),
+        ("--between-command", scenario.between_command),
+    ):
+        if command:
+            check_command(option, command)
+    if scenario.target[0].partition(":")[0] == "virtual":
+        if len(scenario.target) > 1:
+            raise UsageError("--target virtual stands alone; several targets are several URLs")
+        yield VirtualSut(profile_name=scenario.target[0].partition(":")[2] or defaults.PROFILE)
+        return
+    async with opened_target(scenario, note) as target:
+        watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
+        tasks = [asyncio.create_task(watch.run()) for watch in watches]
+        observer = _observer(target, scenario)
+        try:
+            if observer is not None:
+                await observer.start()
+            sut = await LiveSut.of(target, scenario, note, watches)
+            sut.observer = observer
+            yield sut
+        finally:
+            if observer is not None:
+                await observer.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _observer(target: Target, scenario: Scenario) -> Observer | None:
+    if not scenario.scrape_interval:
+        return None
+    own = [Page.of_target(http.base, http.headers) for http in target.https]
+    named = (entry.partition("=") for entry in scenario.metrics_url)
+    others = [Page(name=name, url=url) for name, _, url in named]
+    return Observer(own, others, interval_s=scenario.scrape_interval, tls=target.tls)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveSut:
+    """A live target under one cache policy."""
+
+    target: Target
+    scenario: Scenario
+    salted: bool  # the server takes a cache_salt
+    content_unpaired: bool  # that it works could not be proved: content differs between rates instead
+    between: Between
+    format: RequestFormat | None = None
+    watches: Sequence[IdleWatch] = ()
+    observer: Observer | None = None  # reads the target's metrics while load is on
+    events_per_read: float | None = None  # of a lone stream
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def of(
+        cls, target: Target, scenario: Scenario, note: Callable[[str], None], watches: Sequence[IdleWatch] = ()
+    ) -> LiveSut:
+        """Find out how the target takes requests, and what keeps runs cold on it.
+
+        Raises `TargetUnfit` with the option to set where it cannot do the work asked.
+        """
+        asked = request_format(scenario)
+        ask = Adaptable(prompt=scenario.prompt is None, salt=scenario.cache == "salt")
+        try:
+            found = await target.capabilities(asked, extras=scenario.extra, ask=ask)
+        except NoEndpoint as error:
+            other = "completions" if asked.endpoint == "chat" else "chat"
+            raise TargetUnfit(f"{error}; if the server has the other one, pass --endpoint {other}") from None
+        if found.needs:
+            raise TargetUnfit(f"{target.label}: {found.needs[0]}")
+        form, told = await target.exact_text(found.format, scenario.extra)
+        between = Between(
+            target=target,
+            policy=scenario.cache,
+            form=form,
+            command=scenario.restart_command or scenario.between_command,
+            ready_timeout_s=scenario.ready_timeout,
+            progress=note,
+        )
+        sut = cls(
+            target=target,
+            between=between,
+            scenario=scenario,
+            salted=found.salt.accepted,
+            content_unpaired=scenario.cache == "salt" and not found.salt.proved,
+            format=form,
+            watches=watches,
+            events_per_read=found.events_per_read,
+        )
+        if scenario.insecure:
+            sut.notes.append("the server's certificate was not verified (--insecure)")
+        if scenario.cache == "keep":
+            sut.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
+        # how long texts are is told by whoever asked the tokenizer
+        approximate = () if form.prompt == "ids" else (IDS,)
+        sut.notes += [
+            f"{one.feature}: {one.found}; {one.instead}" if one.feature in approximate else one.note
+            for one in found.findings
+            if one.note and one.surprise
+        ]
+        sut.notes += [told] if told else []
+        for line in sut.notes:
+            note(line)
+        return sut
+
+    @property
+    def label(self) -> str:
+        """See `Sut`."""
+        return self.target.label
+
+    @property
+    def simulated(self) -> bool:
+        """See `Sut`."""
+        return self.target.simulated
+
+    @property
+    def model(self) -> str:
+        """See `Sut`."""
+        return self.target.model
+
+    @property
+    def max_model_len(self) -> int | None:
+        """See `Sut`."""
+        return self.target.max_model_len
+
+    async def settle(self) -> str:
+        """Wait until nothing runs or waits, act as the cache policy says, and see whether the target is well."""
+        odd = await self.between.settle()
+        if odd and self.between.first:  # no run has it in its record
+            self.notes.append(f"when the target was opened, {odd}")
+        if self.between.unseen and self.between.unseen not in self.notes:
+            self.notes.append(self.between.unseen)
+        return odd
+
+    async def settled(self) -> str:
+        """See `Sut`."""
+        return await self.between.settled()
+
+    def looks(self) -> list[dict[str, Any]]:
+        """See `Sut`."""
+        return [asdict(look) for look in self.between.take_looks()]
+
+    async def identity(self) -> Mapping[str, str]:
+        """See `Sut`."""
+        return await self.target.identity()
+
+    async def environment(self) -> Mapping[str, str]:
+        """See `Sut`."""
+        return await self.target.environment()
+
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
+        """See `Sut`; a restart between runs is what two of the policies are for."""
+        meant = between_runs and self.scenario.cache in ("restart", "command")
+        return changed(before, after, restarted=restarted or meant)
+
+    async def send_load(
+        self,
+        plan: RunPlan,
+        options: SendOptions,
+        *,
+        salt: str,
+        sink: RecordSink | None,
+        progress: ProgressHook,
+        stop: anyio.Event,
+    ) -> RunOutput:
+        """Send the plan over HTTP."""
+        extras = {**self.scenario.extra, **({"cache_salt": salt} if self.salted else {})}
+        endpoint = self.target.endpoint(plan.format, extras)
+        bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
+        if self.watches:
+            options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
+        clock = LoopClock()
+        observed = None
+        if self.observer is not None:
+            await self.observer.begin()
+        try:
+            output = await send_run(
+                plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
+            )
+        finally:
+            if self.observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
+                observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
+            clock.close()
+        output.observed = observed
+        given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
+        self.between.load_ended(cancelled=bool(given_up.any()))
+        output.facts = replace(output.facts, survey_events_per_read=self.events_per_read)
+        return output

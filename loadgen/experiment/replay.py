@@ -1,0 +1,113 @@
+"""A replay: one run that sends a stretch of a trace at its own instants, and what is said of it afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from analysis.records import outcome_is
+from analysis.units import format_duration
+from loadgen.common.errors import ResultsError, ScenarioError
+from loadgen.experiment.prepare import Setup, pinned
+from loadgen.plan.types import NS
+from loadgen.results.store import read_json
+from loadgen.scenario.model import Scenario
+from loadgen.workload.trace_arrivals import ReadTrace, read_arrivals
+from loadgen.workload.workload import Workload, search_spec, seed_book
+from traces.transform import change_rate
+
+__all__ = ["prepare_replay", "replayed", "replayed_lines"]
+
+
+def prepare_replay(scenario: Scenario) -> Setup:
+    """Read the trace and fix rate and window. Raises `ScenarioError` and `TraceError`."""
+    asked = "rate" in scenario.model_fields_set
+    if asked and scenario.speed is not None:
+        raise ScenarioError("--rate and --speed exclude each other: both scale time; --rate has other methods too")
+    if not asked and scenario.rate_method != "time":
+        raise ScenarioError(f"--rate-method {scenario.rate_method} says how --rate is reached: pass --rate")
+    read = read_arrivals(scenario)
+    if scenario.sessions == "dependent" and (read.used.parent is None or not (read.used.parent >= 0).any()):
+        raise ScenarioError(
+            "--sessions dependent: no request of this part of the trace follows another; drop the option"
+        )
+    rate = _rate(scenario, read, asked=asked)
+    speed = rate / read.rate if scenario.rate_method == "time" else 1.0
+    # up to the last arrival where the trace has no more, and then beyond it by what rounding may move it
+    window_ns = math.ceil((read.end_ns - read.start_ns) / speed) + 2 * (read.end_ns > read.whole.span_ns)
+    scenario = scenario.model_copy(
+        update={"rate": repr(rate), "window": window_ns / NS, "replicates": "once", "runs": 1}
+    )
+    spec = search_spec(scenario)
+    workload = Workload.of(scenario, read)
+    return Setup(scenario=pinned(scenario, workload), workload=workload, spec=spec, seeds=seed_book(scenario, spec))
+
+
+def _rate(scenario: Scenario, read: ReadTrace, *, asked: bool) -> float:
+    if not asked:
+        return read.rate * (scenario.speed or 1.0)
+    try:
+        rate = float(scenario.rate)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ScenarioError(f"--rate {scenario.rate}: a replay has one rate, such as --rate 6, or its own")
+    change_rate(read.used, rate / read.rate, method=scenario.rate_method)  # refuses what the method cannot reach
+    return rate
+
+
+def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
+    """What only a replay has to say, from its sealed run. Raises `ResultsError`.
+
+    `origin`: transforms, and rate, CV and dispersion that result. `prefix`: shares of input tokens that the block ids
+    let an infinite cache hold, and that the server said it had cached, both of the ok requests where it said so.
+    """
+    run = directory / "runs" / line["variant"] / line["run"]["key"]
+    path = run / "requests.parquet"
+    columns = ["outcome", "input_tokens_planned", "prefix_tokens_planned", "input_tokens", "cached_tokens"]
+    try:
+        requests = pq.read_table(path, columns=columns).to_pandas()
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path}: {error}") from None
+    told = requests[outcome_is(requests, "ok") & (requests["cached_tokens"] >= 0).to_numpy()]
+    prefix = None
+    if (requests["prefix_tokens_planned"] > 0).any():
+        among = told if len(told) else requests
+        allowed = among["prefix_tokens_planned"].sum() / among["input_tokens_planned"].sum()
+        cached = told["cached_tokens"].sum() / told["input_tokens"].sum() if len(told) else None
+        prefix = {"allowed": float(allowed), "cached": None if cached is None else float(cached)}
+    plan = read_json(run / "run.json")["plan"]
+    return {
+        "origin": plan["origin"],
+        "schedule_sha256": line["schedule_sha256"],
+        "workload_sha256": line["workload_sha256"],
+        "prefix": prefix,
+        "blocked": line.get("blocked"),
+    }
+
+
+def replayed_lines(told: Mapping[str, Any]) -> list[str]:
+    """The same for a person."""
+    lines = [f"replayed: {told['origin']}"]
+    if (blocked := told["blocked"]) is not None:
+        lines.append(
+            "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
+            "a capacity"
+        )
+        waits = (
+            f" for p50 {format_duration(blocked['p50_s'])}, p95 {format_duration(blocked['p95_s'])}, at most "
+            f"{format_duration(blocked['max_s'])}, {format_duration(blocked['total_s'])} in all"
+            if blocked["blocked"]
+            else ""
+        )
+        lines.append(f"blocked: {blocked['blocked']} of {blocked['turns']} later turns{waits}")
+    if (prefix := told["prefix"]) is not None:
+        cached = "the server did not say" if prefix["cached"] is None else f"{prefix['cached']:.2%} were"
+        lines.append(
+            f"prefix cache: the block ids allow {prefix['allowed']:.2%} of input tokens to be cached; {cached}"
+        )
+    return [*lines, f"schedule sha256 {told['schedule_sha256']}", f"workload sha256 {told['workload_sha256']}"]

@@ -1,0 +1,264 @@
+"""One run, from its request to its line in the ledger: plan, offer, judge, seal. Every command is made of these."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import anyio
+import numpy as np
+import pandas as pd
+
+from analysis.cohort import nearest_rank
+from analysis.crosscheck import cold_claim, explained_hits, foreign_requests
+from analysis.diagnose import diagnose, in_one_line
+from analysis.judge import judge_run
+from analysis.readings import observe
+from analysis.records import derive, outcome_is
+from analysis.search import RunRequest
+from analysis.telemetry import ServerView
+from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
+from loadgen.experiment.progress import Progress, RunLabel
+from loadgen.experiment.run_plan import criteria_of, plan_of, run_options
+from loadgen.experiment.sut import Sut
+from loadgen.plan.plan import metadata
+from loadgen.plan.seeds import salt
+from loadgen.plan.types import NS, RunPlan
+from loadgen.results.store import ExperimentStore
+from loadgen.scenario.model import Scenario
+from loadgen.send.api import LiveCounts, RunOutput
+from loadgen.workload.workload import Workload
+
+__all__ = ["RunResult", "Runner", "blocked"]
+
+_LOST: Final = ("connection_lost", "connect_error", "stream_error", "truncated")
+_UNANSWERED: Final = ("timeout", "censored")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A sealed run: its verdict, and what it took."""
+
+    verdict: RunVerdict
+    seconds: float
+    requests: int
+    tokens: int  # planned input and output tokens of the requests sent
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Carries out the runs of one experiment against one sut."""
+
+    scenario: Scenario
+    workload: Workload
+    sut: Sut
+    store: ExperimentStore
+    progress: Progress
+    stop: anyio.Event
+    experiment: str  # part of every cache salt
+    warmup_s: float
+    residence_s: float | None  # at the lowest rate
+    variant: str = "main"
+    early_fail: bool = False
+    booked_s: float = field(default_factory=time.monotonic)  # until when time is in the ledger; the command's start
+    began_on: Mapping[str, str]  # the target's identity when the experiment began
+    identity: Mapping[str, str]  # and when it was last seen
+
+    async def execute(self, request: RunRequest) -> RunResult:
+        """Do the run and seal it; its verdict is in the ledger when this returns.
+
+        Raises `TargetError` when the target is gone before the run could begin, `ResultsError` when the disk refuses,
+        and `Aborted` when the user stopped it (what was measured stays in the run's journal).
+        """
+        plan = self.plan(request)
+        _check_fits(plan, self.sut)
+        label = self._label(request, plan)
+        odd = await self.sut.settle()
+        before = dict(await self.sut.identity())
+        moved = self.sut.changed(self.identity, before, between_runs=True)
+        moved = moved or self.sut.changed(self.began_on, before, restarted=True)
+        run = self.store.begin(request.key, self.variant)
+        started = datetime.datetime.now(datetime.UTC)
+        began = time.monotonic()
+        self.progress.start(label)
+        with ExitStack() as stack:
+            journal = stack.enter_context(run.journal())
+
+            def tick(counts: LiveCounts) -> None:
+                run.check(journal)
+                self.progress.tick(counts)
+
+            output = await self.sut.send_load(
+                plan,
+                run_options(request, plan, self.scenario, self.workload, early_fail=self.early_fail),
+                salt=self._salt(request),
+                sink=journal,
+                progress=tick,
+                stop=self.stop,
+            )
+        if self.stop.is_set():
+            raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
+        server = _server(output, plan)
+        output.facts = replace(
+            output.facts,
+            disturbance=odd,
+            target_changed=moved,
+            cold_claim_broken=self._cold_claim(output, plan, server),
+            foreign_requests=foreign_requests(output.requests, server),
+        )
+        output.facts = await self._with_target_facts(output, before, server)
+        verdict = judge_run(output.requests, output.facts, self._criteria(request), server)
+        sent = len(output.requests)
+        done = RunResult(
+            verdict=verdict,
+            seconds=round(time.monotonic() - began, 3),
+            requests=sent,
+            tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),
+        )
+        line = {
+            "run": request.to_dict(),
+            "verdict": verdict.to_dict(),
+            "variant": self.variant,
+            "window": asdict(plan.window),
+            "started": started.isoformat(timespec="seconds"),
+            **{name: getattr(done, name) for name in ("seconds", "requests", "tokens")},
+        }
+        if self.scenario.sessions == "dependent":
+            line["blocked"] = blocked(plan, output.requests)
+        if server is not None:
+            line["not_measured"] = list(server.not_measured)
+        if verdict.status == "FAIL":
+            line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
+        run.seal(
+            derive(output.requests),
+            None if self.scenario.kept_events == "none" else output.events,
+            {
+                **line,
+                "events": self.scenario.kept_events,
+                "plan": metadata(plan),
+                "facts": asdict(output.facts),
+                "identity": before,
+                "looks": self.sut.looks(),
+                **_watched(output, server),
+            },
+            None if output.observed is None else output.observed.series,
+        )
+        now_s = time.monotonic()
+        line["elapsed_s"], self.booked_s = round(now_s - self.booked_s, 3), now_s
+        self.store.record({**line, "schedule_sha256": plan.schedule.sha256, "workload_sha256": plan.workload_sha256})
+        run.forget_journal()
+        self.progress.verdict(label, verdict)
+        return done
+
+    def plan(self, request: RunRequest) -> RunPlan:
+        """The plan of a run."""
+        unpaired = self.sut.content_unpaired
+        return plan_of(request, self.workload, warmup_s=self.warmup_s, content_unpaired=unpaired)
+
+    def _criteria(self, request: RunRequest) -> Criteria:
+        return criteria_of(self.scenario, self.workload, self.residence_s, kind=request.kind)
+
+    def _salt(self, request: RunRequest) -> str:
+        variant = "/".join((self.variant, request.kind, str(request.block)))
+        return salt(self.experiment, variant, request.rate, request.replicate, request.attempt)
+
+    def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
+        what = {
+            "sentinel": "sentinel",
+            "explore": f"exploring with {self.scenario.replicate_word} {request.replicate + 1}",
+            "prove": f"fresh {self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
+            "recheck": f"the failed {self.scenario.replicate_word} {request.replicate + 1} again",
+        }[request.kind]
+        again = f", attempt {request.attempt + 1}" if request.attempt else ""
+        closed = self.scenario.closed
+        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in active"
+        hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
+        return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
+
+    def _cold_claim(self, output: RunOutput, plan: RunPlan, server: ServerView | None) -> str:
+        """What of the run's prompts was cached that no prefix shared within the run explains; empty under `keep`."""
+        if self.scenario.cache == "keep" or output.facts.simulated:
+            return ""
+        sent = output.requests["index"].to_numpy()
+        shared = explained_hits(plan.input_tokens[sent], plan.prefix_tokens[sent], plan.prefix_group[sent])
+        if plan.format.text is not None:  # template and opener begin every exact text, and are planned tokens of it
+            shared += len(sent) * max(plan.format.text.overhead_tokens, plan.format.text.shared_overhead_tokens)
+        return cold_claim(output.requests, server, shared)
+
+    async def _with_target_facts(
+        self, output: RunOutput, before: Mapping[str, str], server: ServerView | None
+    ) -> RunFacts:
+        """The run's facts with what became of the target and of our way to it.
+
+        Gone is its failure where requests were lost with it; gone without a loss, changed or disturbed makes the run
+        INVALID. Where this machine gave no connection to ask by, that is said, and nothing of the target.
+        """
+        facts = output.facts
+        lost = outcome_is(output.requests, *_LOST)
+        restarts = () if server is None else server.restarts
+        try:
+            after = dict(await self.sut.identity())
+            odd = await self.sut.settled()
+        except ClientLimited as error:
+            return replace(facts, connections_refused=facts.connections_refused or str(error))
+        except TargetUnreachable as error:
+            # what was never answered was lost with it, too
+            if facts.target_died or (lost | outcome_is(output.requests, *_UNANSWERED)).any():
+                return replace(facts, target_died=True)
+            gone = f"it no longer answers after the run, though none of its requests was lost ({error})"
+            return replace(facts, target_changed="; ".join(text for text in (facts.target_changed, gone) if text))
+        self.identity = after
+        during = "; ".join(text for text in (self.sut.changed(before, after), *restarts) if text)
+        if during and lost.any():
+            return replace(facts, target_died=True)
+        return replace(
+            facts,
+            target_changed="; ".join(text for text in (facts.target_changed, during) if text),
+            disturbance="; ".join(text for text in (facts.disturbance, odd) if text),
+        )
+
+
+def _check_fits(plan: RunPlan, sut: Sut) -> None:
+    """Raises `ScenarioError`: a server cuts what is too long, and answers as if nothing were wrong."""
+    longest = int((plan.input_tokens + plan.output_tokens).max(initial=0))
+    if sut.max_model_len is not None and longest > sut.max_model_len:
+        raise ScenarioError(
+            f"the plan has a request of {longest} tokens (input and output), {sut.label} takes "
+            f"{sut.max_model_len} (max_model_len): bound --input and --output, as in lognormal:500,1,1..3000"
+        )
+
+
+def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:
+    """How long turns waited for the previous one beyond their recorded instants, seconds (method, section 11).
+
+    `turns` follow another one, `blocked` of them had to wait; nearest-rank percentiles are over those.
+    """
+    assert plan.parent is not None
+    rows = requests["index"].to_numpy()
+    waited_ns = requests["scheduled_ns"].to_numpy() - plan.schedule.at_ns[rows]
+    turns = int(np.count_nonzero(plan.parent[rows] >= 0))
+    waits_s = np.sort(waited_ns[waited_ns > 0]) / NS
+    found = {"turns": turns, "blocked": len(waits_s), "total_s": float(waits_s.sum())}
+    if len(waits_s):
+        found |= {f"p{share * 100:g}_s": nearest_rank(waits_s, share) for share in (0.5, 0.95)}
+        found["max_s"] = float(waits_s[-1])
+    return found
+
+
+def _server(output: RunOutput, plan: RunPlan) -> ServerView | None:
+    """What the target told while the run was on; `None` where it was not asked."""
+    if output.observed is None:
+        return None
+    return observe(output.observed, start_ns=plan.window.warmup_ns, end_ns=plan.window.end_ns)
+
+
+def _watched(output: RunOutput, server: ServerView | None) -> dict[str, Any]:
+    if server is None or output.observed is None:
+        return {"server": None}
+    cost = {"interval_s": output.observed.interval_s, "observer_cpu_s": output.observed.cpu_s}
+    return {"server": {**server.to_dict(), **cost}}

@@ -1,0 +1,107 @@
+"""The system under test as the rest of the program sees it: what receives a plan's load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import anyio
+
+from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
+
+__all__ = ["Sut"]
+
+
+class Sut(Protocol):
+    """What receives a plan's load: a live server, or a simulated one in virtual time."""
+
+    @property
+    def label(self) -> str:
+        """The target as a user knows it."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no real server is behind it."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model requests ask for."""
+        ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens that the target's context holds, where it says so."""
+        ...
+
+    @property
+    def format(self) -> RequestFormat | None:
+        """How the target takes requests, where that is not as asked or may not be; None: as asked."""
+        ...
+
+    @property
+    def content_unpaired(self) -> bool:
+        """Whether content must differ between rates, since the cache cannot be proved cold."""
+        ...
+
+    @property
+    def events_per_read(self) -> float | None:
+        """How many token events one read of a single request's stream brought; `None` where there is no network."""
+        ...
+
+    @property
+    def notes(self) -> list[str]:
+        """What every output has to say about this target."""
+        ...
+
+    async def settle(self) -> str:
+        """Wait until the target is idle and its state is as the policy wants it; what is odd about it, in words.
+
+        Raises `TargetError`, and `ClientLimited` where this machine gives no connection to ask by.
+        """
+        ...
+
+    async def settled(self) -> str:
+        """Look at the idle target after a run; what is odd about it, in words. Raises as `settle`."""
+        ...
+
+    def looks(self) -> list[dict[str, Any]]:
+        """Every look at the idle target since the last call, JSON-ready."""
+        ...
+
+    async def identity(self) -> Mapping[str, str]:
+        """What the target says of itself. Raises `TargetUnreachable` when it is gone."""
+        ...
+
+    async def environment(self) -> Mapping[str, str]:
+        """What the target runs on: machine, cards, libraries; what is not measured is named."""
+        ...
+
+    def changed(
+        self,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        *,
+        between_runs: bool = False,
+        restarted: bool = False,
+    ) -> str:
+        """What differs between two identities that should not, in words; empty if nothing does.
+
+        Between runs a restart is no difference under policies that restart; with `restarted` it never is.
+        """
+        ...
+
+    async def send_load(
+        self,
+        plan: RunPlan,
+        options: SendOptions,
+        *,
+        salt: str,
+        sink: RecordSink | None,
+        progress: ProgressHook,
+        stop: anyio.Event,
+    ) -> RunOutput:
+        """Send the plan's load and return what was recorded. `stop` ends it at once."""
+        ...

@@ -1,0 +1,272 @@
+"""An experiment on disk: created once, appended to, and never half-written.
+
+    DIR/experiment.json                 scenario, its hash, seeds, versions, machine, target
+        verdicts.jsonl                  the ledger: one line a sealed run; the search is a fold over it
+        runs/<variant>/<run key>/       run.json and the tables: requests, events where they are kept, target where it
+                                        was watched (journal.jsonl while it is on)
+        capacity.json                   the answer
+
+A run is sealed in this order: its tables and run.json are written beside their names, flushed to the disk and renamed;
+then its line goes to the ledger, then the journal is removed. The ledger alone says what counts. A run directory that
+the ledger does not know is an interrupted run: it is set aside under another name, and repeated with its seed.
+One process owns a directory at a time (an advisory lock on the ledger, released by the system when the process dies).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any, Self
+
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.schema import SCHEMA_VERSION
+from loadgen.common.errors import ResultsError
+from loadgen.results.events import EVENTS, write_events
+from loadgen.results.journal import Journal
+
+__all__ = ["ExperimentStore", "RunStore", "read_json", "read_ledger"]
+
+EXPERIMENT, LEDGER, CAPACITY = "experiment.json", "verdicts.jsonl", "capacity.json"
+
+
+class ExperimentStore:
+    """The directory of one experiment. Every method raises `ResultsError` with one line when the disk refuses."""
+
+    def __init__(self, directory: Path, ledger: FileIO) -> None:
+        self.directory = directory
+        self._ledger = ledger
+
+    @classmethod
+    def create(cls, directory: Path, experiment: Mapping[str, Any]) -> Self:
+        """Make a new experiment; refuse a directory that holds anything."""
+        cls.check_free(directory)
+        with _explained(directory, "free some"):
+            directory.mkdir(parents=True, exist_ok=True)
+            store = cls(directory, _locked(directory))
+            try:
+                _write_json(directory / EXPERIMENT, experiment)
+            except OSError:  # an empty directory may be used again, one with a ledger alone may not
+                store.close()
+                (directory / LEDGER).unlink(missing_ok=True)
+                raise
+            return store
+
+    @staticmethod
+    def check_free(directory: Path) -> None:
+        """Raise `ResultsError` unless a new experiment may be made there."""
+        with _explained(directory):
+            if directory.exists() and any(directory.iterdir()):
+                held = (
+                    "another experiment" if (directory / EXPERIMENT).exists() else "files that are not an experiment's"
+                )
+                hint = f", or go on with it: --resume {directory}" if (directory / EXPERIMENT).exists() else ""
+                raise ResultsError(f"{directory} holds {held}: choose another --out{hint}")
+            above = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+                why = "is no directory" if not above.is_dir() else "cannot be written"
+                raise ResultsError(f"{directory}: {above} {why}: choose another --out")
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Go on with an experiment: cut a torn last line off the ledger and set interrupted runs aside."""
+        with _explained(directory):
+            if not (directory / EXPERIMENT).exists():
+                raise ResultsError(f"{directory} holds no experiment to resume (no {EXPERIMENT} in it)")
+            store = cls(directory, _locked(directory))
+            ledger = (directory / LEDGER).read_bytes()
+            whole = ledger.rfind(b"\n") + 1
+            if whole != len(ledger):
+                store._ledger.truncate(whole)
+            known = {line["run"]["key"] for line in read_ledger(directory)}
+            for journal in sorted(directory.glob("runs/*/**/journal.jsonl")):
+                run = journal.parent
+                if ".interrupted-" in run.name:
+                    continue
+                if run.relative_to(directory / "runs").as_posix().partition("/")[2] in known:
+                    journal.unlink()  # sealed, and killed before this last step
+                else:
+                    _set_aside(run)
+            return store
+
+    def begin(self, key: str, variant: str = "main") -> RunStore:
+        """The directory of a run about to start."""
+        run = self.directory / "runs" / variant / key
+        with _explained(run):
+            if run.exists():
+                _set_aside(run)
+            run.mkdir(parents=True)
+            return RunStore(run)
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one sealed run to the ledger, flushed to the disk."""
+        with _explained(self.directory / LEDGER):
+            before = self._ledger.seek(0, os.SEEK_END)
+            try:
+                view = memoryview(_json(line) + b"\n")
+                while view:
+                    view = view[self._ledger.write(view) :]
+                os.fsync(self._ledger.fileno())
+            except OSError:
+                self._ledger.truncate(before)
+                raise
+
+    def answer(self, capacity: Mapping[str, Any]) -> None:
+        """Write capacity.json."""
+        with _explained(self.directory / CAPACITY):
+            _write_json(self.directory / CAPACITY, capacity)
+
+    def close(self) -> None:
+        """Release the directory."""
+        self._ledger.close()
+
+
+class RunStore:
+    """The directory of one run: a journal while it is on, then its sealed tables."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._journal_path = directory / "journal.jsonl"
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """The run's journal; a write error inside is raised at the end as `ResultsError`."""
+        with _explained(self._journal_path), Journal(self._journal_path) as journal:
+            yield journal
+        self.check(journal)
+
+    def check(self, journal: Journal) -> None:
+        """Raise what the journal's thread could not."""
+        if journal.failure is not None:
+            with _explained(self._journal_path):
+                raise journal.failure
+
+    def seal(
+        self,
+        requests: pd.DataFrame,
+        events: pd.DataFrame | None,
+        run: Mapping[str, Any],
+        target: pd.DataFrame | None = None,
+    ) -> None:
+        """Write tables and run.json so that each is there whole or not at all.
+
+        `events` where they are kept, `target` where it was watched; `requests` are REQUEST_COLUMNS and more.
+        """
+        with _explained(self.directory):
+            _write(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
+            if events is not None:
+                _write(self.directory / EVENTS, lambda stream: write_events(events, requests, stream))
+            if target is not None:
+                _write(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
+            _write_json(self.directory / "run.json", run)
+
+    def forget_journal(self) -> None:
+        """Remove the journal of a run that the ledger now knows."""
+        with _explained(self._journal_path):
+            self._journal_path.unlink(missing_ok=True)
+
+
+def read_ledger(directory: Path) -> list[dict[str, Any]]:
+    """The ledger's whole lines. Raises `ResultsError` naming the line that cannot be read."""
+    path = directory / LEDGER
+    lines: list[dict[str, Any]] = []
+    with _explained(path), path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                lines.append(orjson.loads(line))
+            except orjson.JSONDecodeError as error:
+                raise ResultsError(f"{path}:{number}: not a line of a ledger ({error}): restore the file") from None
+    return lines
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One of the directory's JSON files. Raises `ResultsError`."""
+    with _explained(path):
+        try:
+            value = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError as error:
+            raise ResultsError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ResultsError(f"{path}: holds no JSON object")
+    return value
+
+
+@contextmanager
+def _explained(path: Path, remedy: str = "free some (a sweep goes on with --resume)") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise ResultsError(f"{path}: no space left on this disk; {remedy}") from None
+        raise ResultsError(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+def _locked(directory: Path) -> FileIO:
+    ledger = (directory / LEDGER).open("ab", buffering=0)  # nothing is left to be written when it is closed
+    try:
+        fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        ledger.close()
+        raise ResultsError(f"{directory} is in use by another loadgen process") from None
+    return ledger
+
+
+def _set_aside(run: Path) -> None:
+    number = 1
+    while (aside := run.with_name(f"{run.name}.interrupted-{number}")).exists():
+        number += 1
+    run.rename(aside)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    _write(path, lambda stream: stream.write(data))
+
+
+def _write_table(table: pd.DataFrame, stream: IO[bytes]) -> None:
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    metadata = {**(arrow.schema.metadata or {}), b"loadgen.schema": str(SCHEMA_VERSION).encode()}
+    kinds = {field.name: field.type for field in arrow.schema}
+    # stamps rise and never repeat: a dictionary of them costs more time than all else, and more space
+    encoding = {name: "DELTA_BINARY_PACKED" for name, kind in kinds.items() if pa.types.is_integer(kind)}
+    encoding |= {name: "BYTE_STREAM_SPLIT" for name, kind in kinds.items() if pa.types.is_floating(kind)}
+    pq.write_table(
+        arrow.replace_schema_metadata(metadata),
+        stream,
+        compression="zstd",
+        use_dictionary=[name for name in kinds if name not in encoding],
+        column_encoding=encoding,
+        write_statistics=False,
+    )
+
+
+def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.rename(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

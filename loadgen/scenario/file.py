@@ -1,0 +1,77 @@
+"""Scenarios from TOML files, ready-made or the user's own, under the command line's options."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.common.errors import ScenarioError
+from loadgen.scenario.model import OF_FILE, Scenario, validated
+
+__all__ = ["SHIPPED", "load_scenario"]
+
+_PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
+_NOT_TOML = (".yaml", ".yml", ".json")
+# an option on the command line displaces these keys of the file, which it would otherwise contradict
+_RIVALS = {
+    "seeds": ("seed",),
+    "seed": ("seeds",),
+    "cv": ("burstiness",),
+    "burstiness": ("cv",),
+    "lengths": ("input", "output"),
+    "window": ("cohort",),
+    "cohort": ("window",),
+    "input": ("lengths",),
+    "output": ("lengths",),
+}
+
+
+def _shipped() -> Path:
+    package = Path(__file__).parents[1]
+    inside = package / "scenarios"  # in a wheel
+    return inside if inside.is_dir() else package.parent / "scenarios"
+
+
+SHIPPED = _shipped()
+
+
+def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
+    path = Path(source)
+    if not path.suffix and not path.exists():
+        path = SHIPPED / f"{source}.toml"
+    try:
+        with path.open("rb") as stream:
+            values = tomllib.load(stream)
+    except FileNotFoundError:
+        known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
+        raise ScenarioError(f"--scenario {source}: no such file; ready scenarios are {known}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        if path.suffix.lower() in _NOT_TOML and not isinstance(error, OSError):
+            raise ScenarioError(
+                f"--scenario {path}: scenarios are TOML (key = value; keys are the long options with underscores)"
+            ) from None
+        raise ScenarioError(f"--scenario {path}: {error}") from None
+    for key in _PATHS:  # a scenario's files lie beside it
+        if isinstance(values.get(key), str):
+            kind, colon, file = values[key].partition(":")
+            prefixed = bool(colon) and kind in OF_FILE
+            if prefixed or key != "arrivals":
+                values[key] = (f"{kind}:" if prefixed else "") + str(path.parent / (file if prefixed else values[key]))
+    return values, path
+
+
+def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
+    """A scenario from a TOML file (or the name of a shipped one) under the command line's options.
+
+    Raises `ScenarioError` with one line that names the file or option, the key and the remedy.
+    """
+    if source is None:
+        return validated(dict(overrides), "", option=True)
+    values, path = _read_toml(source)
+    validated(values, str(path), option=False)  # blame the file for what is in the file
+    for key in overrides:
+        for rival in _RIVALS.get(key, ()):
+            values.pop(rival, None)
+    return validated(values | dict(overrides), "", option=True)

@@ -38,8 +38,8 @@ def judge_run(
 ) -> RunVerdict:
     """The verdict on one run from its request table (REQUEST_COLUMNS; derived columns are made here).
 
-    `server` is what the target's metrics said during the run; its waiting gauge takes the drift test too. A run that was
-    stopped early has no goodput, because its cohort was never decided.
+    `server` is what the target's metrics said during the run; its waiting gauge takes the drift test too. A run that
+    was stopped early has no goodput, because its cohort was never decided.
     """
     requests = derive(requests)
     cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)

@@ -113,17 +113,10 @@ def test_a_refused_connection_is_not_tried_again_and_starts_no_clock_afresh() ->
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        server = FakeServer(replaying(lambda _: "comp_stream_64"), port=port)
-        running = asyncio.create_task(offer(server.url))
+        running = asyncio.create_task(offer(f"http://127.0.0.1:{port}"))
         await asyncio.sleep(1.6)  # a restarting server
-        listener = await asyncio.start_server(server.handle, "127.0.0.1", port)
-        try:
+        async with serving(replaying(lambda _: "comp_stream_64"), port=port) as server:
             return await running, server
-        finally:
-            listener.close()
-            for request in server.requests:
-                request.writer.close()
-            await asyncio.sleep(0)
 
     output, server = run_loop(main())
     requests = output.requests

@@ -35,6 +35,8 @@ from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.relay import HIDDEN, Doors, doors
 from tests.fakes.server import FakeServer, answering, serving, stream
 
+pytestmark = pytest.mark.realtime
+
 SECRET = "sk-very-secret-4711"
 SHORT = ["--rate", "20", "--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
          "--min-requests", "5", "--out", "r", "--json", "--quiet"]  # fmt: skip

@@ -24,6 +24,8 @@ from tests.fakes.captures import captured_reads
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import FakeServer, Request, Script, serving
 
+pytestmark = pytest.mark.realtime
+
 SLO = Slo(ttft_s=5.0)
 EVERY_25_MS = plan_at([25 * i for i in range(1, 80)], warmup_ms=1000, window_ms=1000, output_tokens=64)
 COHORT = 40  # of 79

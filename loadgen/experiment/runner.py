@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
-from analysis.crosscheck import cold_claim, explained_hits, foreign_requests
 from analysis.diagnose import diagnose, in_one_line
 from analysis.judge import judge_run
-from analysis.readings import observe
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
-from analysis.telemetry import ServerView
+from analysis.server_metrics.crosscheck import cold_claim, explained_hits, foreign_requests
+from analysis.server_metrics.readings import observe
+from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.common.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
 from loadgen.experiment.progress import Progress, RunLabel

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.server_metrics.types import Observation
 from analysis.slo import Slo
-from analysis.telemetry import Observation
 from analysis.verdict import RunFacts
 
 __all__ = ["Drain", "Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from analysis.intervals import mean_crossing, pass_share_bound, spread, window_to_agree
+from analysis.search.intervals import mean_crossing, pass_share_bound, spread, window_to_agree
 from analysis.verdict import RunVerdict, Status
 
 Q = Fraction(95, 100)

@@ -40,7 +40,6 @@ _BUG: Final = 70
 _CLICK = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-
 class _Commands(TyperGroup):
     """The subcommands, each imported when it is called."""
 
@@ -133,11 +132,11 @@ def _run() -> int:
 
 def _usage(error: Exception) -> int:
     """What is wrong with the command line, in one line; a command without what it needs shows its help."""
-    from loadgen.scenario.mistakes import remedy
-
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         return UsageError.exit_code  # the help was printed
+    from loadgen.scenario.mistakes import remedy
+
     text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
     where = context.command_path if context is not None else "loadgen"
     return _complain("; ".join((remedy(text) or text.rstrip("."), f"{where} --help lists what there is")), 2)

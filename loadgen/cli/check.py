@@ -28,7 +28,7 @@ EXAMPLE = """
 Example: loadgen check --target http://127.0.0.1:8000
 """
 
-_COLUMNS = ("feature", "found", "instead", "cost in trust")
+_COLUMNS = ("feature", "found", "instead", "effect on the result")
 
 
 @app.command("check", epilog=EXAMPLE)

@@ -101,9 +101,7 @@ def _check_format(setup: Setup, directory: Path) -> None:
     now = orjson.loads(orjson.dumps(asdict(setup.workload.format)))
     if before is not None and before != now:
         changed = ", ".join(f"{k} {before.get(k)} → {v}" for k, v in now.items() if before.get(k) != v)
-        raise ResultsError(
-            f"--resume {directory}: the target takes requests otherwise than before ({changed}): begin a new experiment"
-        )
+        raise ResultsError(f"--resume {directory}: the request format changed ({changed}): start a new experiment")
 
 
 def _began_on(sut: Sut, now: Mapping[str, str], directory: Path, progress: Progress) -> dict[str, str]:

@@ -58,61 +58,6 @@ def pinned(scenario: Scenario, workload: Workload) -> Scenario:
     return scenario.model_copy(update=read)
 
 
-<<<<<<< HEAD
-def adapted(setup: Setup, sut: Sut) -> Setup:
-    """The setup with requests as the target takes them."""
-    if sut.format is None:
-        return setup
-    return replace(setup, workload=replace(setup.workload, format=sut.format))
-
-
-def _check_format(setup: Setup, directory: Path) -> None:
-    """Raises `ResultsError` where the target takes requests otherwise than when the experiment began."""
-    before = read_json(directory / "experiment.json")["target"].get("format")
-    now = orjson.loads(orjson.dumps(asdict(setup.workload.format)))
-    if before is not None and before != now:
-        changed = ", ".join(f"{k} {before.get(k)} → {v}" for k, v in now.items() if before.get(k) != v)
-        raise ResultsError(f"--resume {directory}: the request format changed ({changed}): start a new experiment")
-
-
-def _began_on(sut: Sut, now: Mapping[str, str], directory: Path, progress: Progress) -> dict[str, str]:
-    """The identity of the target that the experiment began on. Raises `ResultsError` where another one answers now.
-
-    One that only restarted meanwhile may go on: which process it was is noted, and each run's is held against the last.
-    """
-    began: dict[str, str] = read_json(directory / "experiment.json")["target"].get("identity", now)
-    if other := sut.changed(began, now, restarted=True):
-        raise ResultsError(
-            f"--resume {directory}: not the target that was measured ({other}): begin a new experiment, or restore it"
-        )
-    if again := sut.changed(began, now):
-        progress.note(f"since the experiment began: {again}")
-    return began
-
-
-def check_context(workload: Workload, sut: Sut) -> None:
-    """Raises `ScenarioError` where the workload has requests that the target's context cannot hold."""
-    limit = sut.max_model_len
-    if limit is not None and workload.recorded is None and limit < workload.lengths.total_max < MAX_TOKENS:
-        raise ScenarioError(
-            f"requests of up to {workload.lengths.total_max} tokens (input and output) do not fit into the {limit} of "
-            f"{sut.label} (max_model_len), which would cut the answers short: shorten --input or --output"
-        )
-    text = None if sut.format is None else sut.format.text
-    if text is not None and workload.lengths.input_max < text.overhead_tokens:
-        raise ScenarioError(
-            f"inputs of at most {workload.lengths.input_max} tokens are less than the {text.overhead_tokens} that "
-            f"special tokens and chat template of {sut.label} take: lengthen --input"
-        )
-    if limit is not None and workload.longest_tokens > limit:
-        raise ScenarioError(
-            f"the trace has requests of up to {workload.longest_tokens} tokens and {sut.label} takes {limit}: "
-            f"pass --max-model-len {limit} --on-invalid drop (or clip); loadgen trace describe says how many they are"
-        )
-
-
-=======
->>>>>>> main
 def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
     """The scenario of a stored experiment under new options.
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from analysis.server_metrics.types import METRICS
 from analysis.slo import Slo
 from analysis.stationarity import DRIFT_LIMIT
-from analysis.telemetry import METRICS
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 

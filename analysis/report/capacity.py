@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 from analysis.diagnose import diagnose, in_one_line
-from analysis.intervals import mean_crossing, spread, window_to_agree
 from analysis.report.cause import cause, missed_by
 from analysis.search import Outcome
+from analysis.search.intervals import mean_crossing, spread, window_to_agree
 from analysis.slo import Slo
 from analysis.verdict import RateVerdict, RunVerdict
 

@@ -1,4 +1,4 @@
-"""The tables and sentences of a rehearsal (see analysis.rehearsal)."""
+"""The tables and sentences of a rehearsal (see analysis.report.repeats)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.rehearsal import WANTED_SHARE, settling
+from analysis.report.repeats import WANTED_SHARE, settling
 from analysis.report.tables import Table
 from analysis.units import format_duration
 

@@ -34,8 +34,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, Self
 
-from analysis.intervals import pass_share_bound
 from analysis.search.evidence import End, Evidence, Level
+from analysis.search.intervals import pass_share_bound
 from analysis.search.types import Kind, Outcome, OutcomeName, RunRequest, SearchSpec, SeedBook, StopName, Support
 from analysis.verdict import Criteria, Finding, RunVerdict
 

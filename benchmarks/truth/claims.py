@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from analysis.queueing import mg1_wait_shares, mm1_capacity
-from analysis.rehearsal import Repeat
+from analysis.report.repeats import Repeat
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import QUEUE, Asked, Crew, asked, one_run, ready, sweep
 from benchmarks.truth.former import former_sweep

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from typing import Any, Self, TypeVar
 
-from analysis.rehearsal import Repeat
+from analysis.report.repeats import Repeat
 from analysis.search import Kind, RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.experiment.prepare import prepare

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.rehearsal import Repeat
+from analysis.report.repeats import Repeat
 from analysis.search import Outcome
 from analysis.search.machine import SENTINEL_EVERY, coarse_steps
 from benchmarks.truth.crew import Asked, ready, request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.rehearsal import Cell, plan_row
+from analysis.report.repeats import Cell, plan_row
 from benchmarks.truth.board import Board
 from benchmarks.truth.claims import fcfs_capacity
 from benchmarks.truth.crew import QUEUE, Crew, asked, ready, sweep

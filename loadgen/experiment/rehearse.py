@@ -23,7 +23,7 @@ from typing import Any, Final
 import anyio
 
 from analysis.judge import judge_run
-from analysis.rehearsal import Cell, Repeat, plan_row, summarise
+from analysis.report.repeats import Cell, Repeat, plan_row, summarise
 from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from loadgen.common import defaults

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
-from analysis.crosscheck import cold_claim, explained_hits, foreign_requests
 from analysis.diagnose import diagnose, in_one_line
 from analysis.judge import judge_run
-from analysis.readings import observe
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
-from analysis.telemetry import ServerView
+from analysis.server_metrics.crosscheck import cold_claim, explained_hits, foreign_requests
+from analysis.server_metrics.readings import observe
+from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.common.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
 from loadgen.experiment.progress import Progress, RunLabel
@@ -176,7 +176,7 @@ class Runner:
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed
-        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in active"
+        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in flight"
         hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
         return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
 

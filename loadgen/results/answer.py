@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis.buckets import by_length
 from analysis.cohort import mask
+from analysis.report.buckets import by_length
 from analysis.report.capacity import answer
 from analysis.search import Outcome, RunRequest, SearchSpec
 from analysis.slo import Slo

@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from analysis.telemetry import Observation, SourceReport, wanted
+from analysis.server_metrics.types import Observation, SourceReport, wanted
 from loadgen.common.child import environment, module_command
 from loadgen.send.address import socket_path
 from loadgen.target.http import Tls

@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from analysis.readings import observe
-from analysis.telemetry import Observation
+from analysis.server_metrics.readings import observe
+from analysis.server_metrics.types import Observation
 from loadgen.target import scraper
 from loadgen.target.observe import END_TIMEOUT_S, Observer, Page
 

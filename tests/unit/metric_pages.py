@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.telemetry import Observation, SourceReport, wanted
+from analysis.server_metrics.types import Observation, SourceReport, wanted
 from loadgen.target.scraper import read_page
 
 URL = "http://a:8000"

@@ -4,8 +4,8 @@ import json
 
 from run_tables import served
 
-from analysis.buckets import by_length
 from analysis.records import derive
+from analysis.report.buckets import by_length
 from analysis.slo import Slo
 
 SLO = Slo(ttft_s=0.45)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from run_tables import facts, served
 from test_judge import CRITERIA
 
-from analysis.crosscheck import cold_claim, explained_hits, foreign_requests, server_findings
 from analysis.judge import judge_rate, judge_run
-from analysis.telemetry import ServerView, SourceReport
+from analysis.server_metrics.crosscheck import cold_claim, explained_hits, foreign_requests, server_findings
+from analysis.server_metrics.types import ServerView, SourceReport
 from analysis.verdict import Finding, RunVerdict
 
 N = 1400

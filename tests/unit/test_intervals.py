@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from analysis.intervals import mean_crossing, pass_share_bound, spread, window_to_agree
+from analysis.search.intervals import mean_crossing, pass_share_bound, spread, window_to_agree
 from analysis.verdict import RunVerdict, Status
 
 Q = Fraction(95, 100)
@@ -51,6 +51,15 @@ class TestMeanCrossing:
         assert crossing.rate == pytest.approx(6 + 2 * (0.96 - 0.95) / (0.96 - 0.91))
         # unweighted it would pool to 0.95 and cross at 6 exactly
         assert crossing.rate > 6.1
+
+    def test_a_bound_that_the_fit_pools_into_an_end_makes_the_crossing_a_bound(self):
+        low = mean_crossing([run(4, 0.99), run(5, 0.94, bound=True), run(6, 0.98), run(8, 0.91)], Q)
+        high = mean_crossing([run(4, 0.99), run(6, 0.93, bound=True), run(7, 0.94), run(8, 0.5)], Q)
+        far = mean_crossing([run(4, 0.99), run(5, 0.96), run(6, 0.94), run(8, 0.5, bound=True)], Q)
+        assert low is not None
+        assert high is not None
+        assert far is not None
+        assert (low.is_bound, high.is_bound, far.is_bound) == (True, True, False)
 
     def test_takes_means_and_not_floors(self):
         crossing = mean_crossing([run(5, 0.93), run(5, 0.99), run(6, 0.94), run(6, 0.94)], Q)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from typer.testing import CliRunner
 
-from loadgen.cli import app
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.option import options_of
+from loadgen.scenario.option import Settings, options_of, setting
 from loadgen.scenario.reading import Converting, Describing, Reading
+from loadgen.scenario.settings import Seconds, Texts
 
 COMMANDS: dict[str, type[BaseModel]] = {
     "sweep": Scenario,
@@ -26,16 +26,12 @@ COMMANDS: dict[str, type[BaseModel]] = {
 NO_OPTIONS = {"name", "trace_sha256", "lengths_sha256"}
 
 
-def help_of(command: str) -> str:
-    """The help, its frames taken off and its lines joined."""
-    done = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"})
-    assert done.exit_code == 0, done.output
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_commands_help_shows_each_of_its_settings_with_help_and_default_of_the_field(command: str) -> None:
-    text = help_of(command)
+def test_a_commands_help_shows_each_of_its_settings_with_help_and_default_of_the_field(
+    command: str, loadgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # no help is wrapped or cut
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", loadgen(*command.split(), "--help").stdout).split())
     for option in options_of(COMMANDS[command], command.split()[-1]):
         assert option.hidden != (f"{option.flag} " in text), option.flag
         if not option.hidden:
@@ -63,12 +59,18 @@ def test_no_default_is_typed_into_a_help_text(settings: type[BaseModel]) -> None
 
 
 def test_the_help_follows_the_default_of_the_field() -> None:
-    class Other(Scenario):
-        window: float = Scenario.model_fields["window"]._copy()  # type: ignore[assignment]
+    class Other(Settings):
+        pause: Seconds = setting(77.0, "How long to pause.", panel="P")
+        many: Texts = setting(("a", "b"), "Names.", panel="P")
+        none: int | None = setting(None, "A number.", panel="P")
+        told: int | None = setting(None, "A number.", panel="P", shown="as many as fit")
 
-    Other.model_fields["window"].default = 77.0
-    helps = {option.name: option.help for option in options_of(Other, "sweep")}
-    assert helps["window"].endswith("(default 77s).")
+    assert [option.help for option in options_of(Other, "sweep")] == [
+        "How long to pause (default 77s).",
+        "Names (default a, b).",
+        "A number.",
+        "A number (default as many as fit).",
+    ]
     shown = {option.name: option.help for option in options_of(Scenario, "sweep")}
     assert shown["window"].endswith("(default 120s).")
     assert shown["attain"].endswith("(default 95%).")

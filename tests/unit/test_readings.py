@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from metric_pages import CAPTURES, URL, observation, together
 
-from analysis.readings import observe
-from analysis.telemetry import METRICS, Observation, ServerView
+from analysis.server_metrics.readings import observe
+from analysis.server_metrics.types import METRICS, Observation, ServerView
 
 S = 1_000_000_000
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from analysis.rehearsal import Cell, Repeat, place_of, plan_row, settling, summarise
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
+from analysis.report.repeats import Cell, Repeat, place_of, plan_row, settling, summarise
 from analysis.search import Outcome, OutcomeName
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.prepare import Setup, prepare

@@ -2,7 +2,7 @@
 
 `METRICS` is the one place that knows what servers call things: a canonical name, its kind, how it adds up over labels
 (engines, models, devices), and the names it goes by, the first of which that a source has being taken. Readings are
-made into numbers by `analysis.readings`.
+made into numbers by `analysis.server_metrics.readings`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records import NS_PER_S, Ints, numbers, outcome_is
-from analysis.telemetry import ServerView
+from analysis.server_metrics.types import ServerView
 from analysis.verdict import Finding
 
 __all__ = ["cold_claim", "explained_hits", "foreign_requests", "server_findings"]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records import NS_PER_S, Floats
-from analysis.telemetry import METRICS, STARTED, Metric, Observation, ServerView, SourceReport
+from analysis.server_metrics.types import METRICS, STARTED, Metric, Observation, ServerView, SourceReport
 
 __all__ = ["observe"]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from analysis.server_metrics.types import Observation
 from analysis.slo import Slo
 from analysis.verdict import RunFacts
+
+if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
+    import pandas as pd
+
+    from analysis.server_metrics.types import Observation
 
 __all__ = ["Drain", "Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
 

@@ -118,8 +118,8 @@ def vectors(draw: st.DrawFn) -> Vector:
     after = max(tokens - max(first_read, 1), 1)
     lasts = [first, *(first + after * TPOT_NS + d for d in AROUND), *(start + 200_000 + d for d in AROUND)]
     lasts += [first + (first - sent) // 20 + d for d in AROUND]
-    last = max(first, draw(st.sampled_from(lasts)))
     events = draw(st.sampled_from([1, 2, 3, 12]))
+    last = first if events == 1 else max(first, draw(st.sampled_from(lasts)))
     return Vector(
         slo=slo, sent_ns=sent, first_ns=first, last_ns=last, tokens=tokens, first_read_tokens=first_read,
         events=events, reads=draw(st.integers(1, events)),

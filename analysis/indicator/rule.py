@@ -14,8 +14,9 @@ import math
 from fractions import Fraction
 from typing import Any, Final, TypeAlias, TypeVar
 
-from analysis.records import NS_PER_S, Ints, after_first, unseen
+from analysis.records import Ints, after_first, unseen
 from analysis.slo import Slo
+from analysis.units import NS_PER_S
 
 __all__ = ["NEVER_NS", "Bounds", "attains", "misses_allowed"]
 

@@ -20,6 +20,7 @@ import pandas as pd
 from analysis.indicator import CERTAIN, Bounds, broken_terms, certain_misses
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS
+from analysis.units import NS_PER_S
 from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
@@ -33,7 +34,6 @@ from loadgen.send.api import Events, RunOutput, SendOptions, sampled
 
 __all__ = ["simulate_run"]
 
-_NS = 1_000_000_000
 _ENDS = {  # outcome -> what its error says
     "ok": "",
     "short_output": "",
@@ -64,7 +64,7 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions) -> RunOu
     output, stops = _output_tokens(plan, profile, tails)
     at_ns = plan.schedule.at_ns
     until = int(np.searchsorted(at_ns, plan.window.end_ns))
-    timeout_ns = round(options.timeout_s * _NS)
+    timeout_ns = round(options.timeout_s * NS_PER_S)
     trace = _serve(plan, profile, output, tails, timeout_ns=timeout_ns, until=until, cap=options.max_concurrency)
     run = _Run.of(plan, trace, timeout_ns, options)
     stop_ns, early = _stop(plan, run, options)
@@ -304,7 +304,7 @@ def _facts(plan: RunPlan, table: pd.DataFrame, stop_ns: int, early: bool, option
         cohort_due=int(np.searchsorted(at_ns, window.end_ns) - np.searchsorted(at_ns, window.warmup_ns)),
         simulated=True,
         stopped_early=early,
-        live_area_s=float((ended - scheduled).sum()) / _NS,
+        live_area_s=float((ended - scheduled).sum()) / NS_PER_S,
         peak_in_flight=int(in_flight.max(initial=0)),
         concurrency_cap=options.max_concurrency,
     )

@@ -15,6 +15,7 @@ from analysis.records import derive
 from benchmarks.emulator_error import Fixed, offer
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew, asked, ready, sweep
+from loadgen.common.loop import run_loop
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment.prepare import prepare
@@ -25,7 +26,6 @@ from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import SendOptions
-from loadgen.send.session import run_loop
 
 LOW, HIGH = 5.0, 80.0  # requests/s of 128 tokens: idle, and near what two cores carry of client and emulator together
 PROFILE = "llama8b-80gb"

@@ -12,8 +12,8 @@ import anyio
 
 from loadgen.common.errors import Aborted, UsageError
 from loadgen.common.interrupts import GRACE_S, asking
+from loadgen.common.loop import run_loop
 from loadgen.scenario.model import Scenario
-from loadgen.send.session import run_loop
 
 __all__ = ["check_system", "work"]
 

@@ -1,7 +1,7 @@
 """Open-loop load generator and SLO capacity finder for OpenAI-compatible LLM servers.
 
-`sweep`, `run`, `replay` and `rehearse` measure, `load` reads what was measured; docs/library.md shows them at work. What
-a name needs is imported when the name is first used.
+`sweep`, `run`, `replay` and `rehearse` measure, `load` reads what was measured; docs/library.md shows how. What a name
+needs is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -47,29 +47,32 @@ if TYPE_CHECKING:
         ResultsError,
         ScenarioError,
         TargetError,
+        TargetUnfit,
         UsageError,
     )
-    from loadgen.experiment.forecast import Forecast
+    from loadgen.experiment.check import Checked, check
+    from loadgen.experiment.forecast import Forecast, forecast
     from loadgen.experiment.library import (
-        forecast,
         rehearse,
         rehearse_sync,
         replay,
         replay_sync,
-        resumed_scenario,
         run,
         run_sync,
         sweep,
         sweep_sync,
     )
     from loadgen.experiment.measured import Experiment, load
+    from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
     from loadgen.experiment.progress import Note, ProgressEvent, RunLabel, RunSealed, RunStarted, Tick
     from loadgen.experiment.work import Work
     from loadgen.scenario.file import load_scenario
     from loadgen.scenario.model import Scenario
+    from loadgen.target.survey import Survey
 
 __all__ = [
     "Aborted",
+    "Checked",
     "ClientLimited",
     "Experiment",
     "Forecast",
@@ -82,13 +85,18 @@ __all__ = [
     "RunStarted",
     "Scenario",
     "ScenarioError",
+    "Setup",
+    "Survey",
     "TargetError",
+    "TargetUnfit",
     "Tick",
     "UsageError",
     "Work",
+    "check",
     "forecast",
     "load",
     "load_scenario",
+    "prepare",
     "rehearse",
     "rehearse_sync",
     "replay",
@@ -102,18 +110,21 @@ __all__ = [
 
 _AT = {
     "common.errors": (
-        "Aborted", "ClientLimited", "LoadgenError", "ResultsError", "ScenarioError", "TargetError", "UsageError",
+        "Aborted", "ClientLimited", "LoadgenError", "ResultsError", "ScenarioError", "TargetError", "TargetUnfit",
+        "UsageError",
     ),
-    "experiment.forecast": ("Forecast",),
+    "experiment.check": ("Checked", "check"),
+    "experiment.forecast": ("Forecast", "forecast"),
     "experiment.library": (
-        "forecast", "rehearse", "rehearse_sync", "replay", "replay_sync", "resumed_scenario", "run", "run_sync",
-        "sweep", "sweep_sync",
+        "rehearse", "rehearse_sync", "replay", "replay_sync", "run", "run_sync", "sweep", "sweep_sync",
     ),
+    "experiment.prepare": ("Setup", "prepare", "resumed_scenario"),
     "experiment.measured": ("Experiment", "load"),
     "experiment.progress": ("Note", "ProgressEvent", "RunLabel", "RunSealed", "RunStarted", "Tick"),
     "experiment.work": ("Work",),
     "scenario.file": ("load_scenario",),
     "scenario.model": ("Scenario",),
+    "target.survey": ("Survey",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _AT.items() for name in names}
 

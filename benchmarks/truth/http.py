@@ -20,7 +20,7 @@ from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment.prepare import prepare
 from loadgen.experiment.prepare import sweep as live_sweep
-from loadgen.experiment.progress import open_progress
+from loadgen.experiment.progress import Progress
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
@@ -130,10 +130,9 @@ def _over_http(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     scenario = load_scenario(None, {**settings, "target": (f"emulator:{PROFILE}",), "seed": seed})
 
     async def run(folder: str) -> dict[str, Any]:
-        with open_progress(quiet=True) as progress:
-            _, answer = await live_sweep(
-                prepare(scenario), Path(folder) / "r", resume=False, progress=progress, stop=anyio.Event()
-            )
+        _, answer = await live_sweep(
+            prepare(scenario), Path(folder) / "r", resume=False, progress=Progress(), stop=anyio.Event()
+        )
         return answer
 
     with tempfile.TemporaryDirectory() as folder:

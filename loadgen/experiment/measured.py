@@ -140,7 +140,9 @@ class Experiment:
         if run is not None:
             chosen = chosen[chosen["run"] == run]
         if chosen.empty:
-            asked = " and ".join(f"{name} {value}" for name, value in (("rate", rate), ("run", run)) if value is not None)
+            asked = " and ".join(
+                f"{name} {value}" for name, value in (("rate", rate), ("run", run)) if value is not None
+            )
             there = ", ".join(f"{one:g}" for one in sorted(set(self.runs["rate"]))) or "none"
             raise ResultsError(f"{self.directory}: no sealed run of {asked or 'any rate'}; its rates are {there}")
         return chosen

@@ -176,7 +176,7 @@ class Runner:
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed
-        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in active"
+        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in flight"
         hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
         return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
 

@@ -41,7 +41,8 @@ class Work(Generic[T]):
         return self._started().__await__()
 
     async def __aiter__(self) -> AsyncIterator[ProgressEvent]:
-        self._queue = queue = asyncio.Queue()
+        queue: asyncio.Queue[ProgressEvent | None] = asyncio.Queue()
+        self._queue = queue
         task = self._started()
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:

@@ -21,7 +21,7 @@ from loadgen.results.store import read_ledger
 __all__ = ["events", "rates", "requests", "runs"]
 
 _RANGES: Final = ("realised_rate", "sent_rate", "attainment", "goodput", "token_goodput")
-_LEFT_OUT: Final = {"worst", "buckets", "floor", "check", *_RANGES}
+_LEFT_OUT: Final = {"worst", "buckets", "missed_by", "floor", "check", *_RANGES}
 _OF_THE_RUN: Final = ("variant", "started", "seconds", "requests", "tokens")
 _SCALAR: Final = (str, bool, int, float, type(None))
 
@@ -36,8 +36,13 @@ def rates(answer: Mapping[str, Any]) -> pd.DataFrame:
                 {
                     "kind": kind,
                     "status": row["check"],
-                    **{name: _flat(value) for name, value in row.items() if name not in _LEFT_OUT},
-                    **{f"{name}_{end}": pair[at] for name, pair in ranges.items() for at, end in enumerate(("min", "max"))},
+                    **{name: value for name, value in row.items() if name not in _LEFT_OUT},
+                    **{f"missed_by_{metric}": count for metric, count in row["missed_by"].items()},
+                    **{
+                        f"{name}_{end}": pair[at]
+                        for name, pair in ranges.items()
+                        for at, end in enumerate(("min", "max"))
+                    },
                     **_percentiles(row["worst"]),
                 }
             )
@@ -56,7 +61,11 @@ def runs(directory: Path) -> pd.DataFrame:
                 "run": asked.pop("key"),
                 **{name: line.get(name) for name in _OF_THE_RUN},
                 **asked,
-                **{name: value for name, value in of_verdict.items() if isinstance(value, _SCALAR) and name not in asked},
+                **{
+                    name: value
+                    for name, value in of_verdict.items()
+                    if isinstance(value, _SCALAR) and name not in asked
+                },
                 "reason": verdict.reason,
                 "blame": verdict.blame,
                 **_percentiles(verdict.summary),
@@ -67,9 +76,7 @@ def runs(directory: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["run", "variant", "rate"])
 
 
-def requests(
-    directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Sequence[str] | None
-) -> pd.DataFrame:
+def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Sequence[str] | None) -> pd.DataFrame:
     """The request tables of those rows of `runs`. Raises `ResultsError`."""
     wanted = None if columns is None else list(dict.fromkeys([*columns, *(["scheduled_ns"] if cohort else [])]))
 
@@ -98,7 +105,8 @@ def _stacked(
     directory: Path, chosen: pd.DataFrame, read: Callable[[Path, Mapping[str, Any]], pd.DataFrame]
 ) -> pd.DataFrame:
     tables = []
-    for run in chosen.to_dict("records"):
+    for row in chosen.to_dict("records"):
+        run: dict[str, Any] = {str(name): value for name, value in row.items()}
         table = read(directory / "runs" / str(run["variant"]) / str(run["run"]), run)
         tables.append(table.assign(run=run["run"], rate=run["rate"])[["run", "rate", *table.columns]])
     return pd.concat(tables, ignore_index=True)
@@ -111,7 +119,3 @@ def _percentiles(summary: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for metric, values in summary.items()
         for name, value in values.items()
     }
-
-
-def _flat(value: Any) -> Any:
-    return value if isinstance(value, _SCALAR) else str(value)

@@ -62,7 +62,7 @@ class SendOptions:
     transport: Literal["wire", "httpx"] = "wire"
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
-    closed: int | None = None  # fixed concurrency baseline: N requests in active, no schedule
+    closed: int | None = None  # fixed concurrency baseline: N requests in flight, no schedule
     dependent: bool = False  # a turn of a session waits for the previous one: semi-open
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided

@@ -130,6 +130,10 @@ _MODULE_OF = {name: module for module, names in _AT.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from loadgen.results.manifest import versions
+
+        return versions()["loadgen"]
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

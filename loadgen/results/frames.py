@@ -83,12 +83,12 @@ def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Se
     def read(folder: Path, run: Mapping[str, Any]) -> pd.DataFrame:
         path = folder / "requests.parquet"
         try:
-            table = pq.read_table(path, columns=wanted)
+            there = pq.read_schema(path).names
+            if missing := sorted(set(wanted or ()) - set(there)):
+                raise ResultsError(f"{path}: has no column {missing[0]}; it has {', '.join(there)}")
+            found: pd.DataFrame = pq.read_table(path, columns=wanted).to_pandas()
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ResultsError(f"{path}: {str(error).splitlines()[0]}") from None
-        if missing := sorted(set(wanted or ()) - set(table.column_names)):
-            raise ResultsError(f"{path}: has no column {missing[0]}; it has {', '.join(pq.read_schema(path).names)}")
-        found: pd.DataFrame = table.to_pandas()
         if cohort:
             found = found[mask(found, warmup_ns=run["warmup_ns"], window_ns=run["window_ns"])]
         return found if columns is None else found[list(columns)]

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from analysis.report.tables import Table
-from loadgen import Survey, TargetUnfit, check, load_scenario
+from loadgen import Scenario, Survey, TargetUnfit, check, load_scenario
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import CHECK, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import work
 
@@ -19,11 +19,11 @@ EXAMPLE = """
 Example: loadgen check --target http://127.0.0.1:8000
 """
 
-_COLUMNS = ("feature", "found", "instead", "cost in trust")
+_COLUMNS = ("feature", "found", "instead", "effect on the result")
 
 
 @app.command("check", epilog=EXAMPLE)
-@takes(*CHECK)
+@takes(Scenario, "check")
 def check_command(
     overrides: dict[str, Any],
     scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from loadgen import Note, load_scenario, replay
+from loadgen import Note, Scenario, load_scenario, replay
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import REPLAY, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
@@ -25,7 +25,7 @@ Sessions that wait for their answers: loadgen replay turns.csv --target http://1
 
 
 @app.command("replay", epilog=EXAMPLE)
-@takes(*REPLAY)
+@takes(Scenario, "replay")
 def replay_command(
     overrides: dict[str, Any],
     trace: Annotated[Path, typer.Argument(help="The trace; docs/traces.md says what is read.", show_default=False)],

@@ -14,6 +14,7 @@ from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import exit_code
 from loadgen import (
     Note,
+    Scenario,
     ScenarioError,
     Setup,
     UsageError,
@@ -26,7 +27,7 @@ from loadgen import (
 )
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import SEARCH, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
@@ -49,7 +50,7 @@ _BARE = (
 
 
 @app.command("sweep", epilog=EXAMPLE)
-@takes(*SEARCH)
+@takes(Scenario, "sweep")
 def sweep_command(
     overrides: dict[str, Any],
     scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one (demo).")] = None,

@@ -15,9 +15,10 @@ import anyio.to_thread
 from analysis.search import Outcome
 from loadgen.common.errors import ScenarioError, UsageError
 from loadgen.experiment import rehearse as rehearsing
+from loadgen.experiment.execute import single_run
+from loadgen.experiment.execute import sweep as measure_rates
 from loadgen.experiment.measured import Experiment
-from loadgen.experiment.prepare import Setup, prepare, single_run
-from loadgen.experiment.prepare import sweep as measure_rates
+from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress, ProgressEvent
 from loadgen.experiment.replay import prepare_replay
 from loadgen.experiment.work import Work

@@ -18,7 +18,8 @@ import pytest
 
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ClientLimited, ResultsError, TargetUnreachable
-from loadgen.experiment.prepare import Setup, prepare, single_run, sweep
+from loadgen.experiment.execute import single_run, sweep
+from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
 from loadgen.plan.types import RequestFormat
 from loadgen.scenario.file import load_scenario
@@ -29,6 +30,8 @@ from loadgen.target.identity import identify
 from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, MODELS, TEXT, UP, Reply, server
 from tests.fakes.server import answering, serving
+
+pytestmark = pytest.mark.realtime
 
 DUE = 29  # of a run of ten a second for 0.5 + 2.45 s
 

@@ -25,7 +25,7 @@ __all__ = [
 
 Row = Mapping[str, Any]
 LATE_CLIENT = (
-    "It is this machine that was late, not the server: stop what else runs here, give loadgen cores of its own "
+    "This machine was late, not the server: stop other programs here, give loadgen cores of its own "
     "(taskset -c 2,3 loadgen …), or run it on another machine."
 )
 _NAMES = {"client_queue_s": "client queue", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -196,7 +196,9 @@ def _word(answer: Row) -> str:
 
 def _diagnosis(answer: Row) -> list[str]:
     why = answer.get("diagnosis", "")
-    return [f"In full, {_rate(answer['bracket'][1])} requests/s: {why}."] if why else []
+    if not why:
+        return []
+    return [f"Diagnosis of {_rate(answer['bracket'][1])} requests/s:", *(f"  {step}" for step in why.split("\n"))]
 
 
 def _proof(answer: Row) -> list[str]:
@@ -237,7 +239,7 @@ def _beside(answer: Row) -> list[str]:
     elif window is not None and window > measured:
         most = "at most " if beside["mean_crossing_is_bound"] else ""
         parts.append(f"floor and mean would agree within the grid width at windows of {most}{format_duration(window)}")
-    found = [f"Beside it, not the verdict: {'; '.join(parts)}."] if parts else []
+    found = [f"Additional statistics (they decide nothing): {'; '.join(parts)}."] if parts else []
     return found + [f"Note: {finding['text']}" for finding in answer["findings"]]
 
 

@@ -50,7 +50,7 @@ def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
     if absent := line.get("not_measured"):
         print_lines(f"not measured: {'; '.join(absent)}")
     if why := line.get("diagnosis"):
-        print_lines(f"in full: {why}")
+        print_lines("Diagnosis:", *(f"  {step}" for step in why.split("\n")))
     print_lines(*notes)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
-from analysis.diagnose import diagnose, in_one_line
+from analysis.diagnose import diagnose, in_lines
 from analysis.judge import judge_run
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
@@ -134,7 +134,7 @@ class Runner:
         if server is not None:
             line["not_measured"] = list(server.not_measured)
         if verdict.status == "FAIL":
-            line["diagnosis"] = in_one_line(diagnose([verdict], (), self.scenario.objective))
+            line["diagnosis"] = in_lines(diagnose([verdict], (), self.scenario.objective))
         run.seal(
             derive(output.requests),
             None if self.scenario.kept_events == "none" else output.events,

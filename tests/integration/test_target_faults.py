@@ -125,6 +125,7 @@ async def measured(url: str, directory: Path) -> RunVerdict:
     return await single_run(setup(url), directory, kind="run", progress=Progress(), stop=anyio.Event())
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(
     ("dies", "status", "check"), [("before", "FAIL", "target_died"), ("after", "INVALID", "target_changed")]
 )
@@ -134,8 +135,6 @@ async def test_a_server_that_dies_with_the_last_request_is_seen_to(
     async with mortal(dies=dies) as dying:
         verdict = await measured(dying.url, tmp_path / "r")
     assert dying.dead
-    if verdict.blame == "client":
-        pytest.skip("this machine was too busy to offer the load")
     assert verdict.status == status
     decided = next(finding for finding in verdict.findings if finding.severity == "block")
     assert decided.check == check

@@ -60,10 +60,11 @@ def test_an_overloaded_client_is_invalid_and_never_a_fail() -> None:
     assert verdict.misses > 0.05 * verdict.cohort
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_slow_server_is_a_fail_on_the_same_client() -> None:
     slo = Slo(ttft_s=0.1)
     verdict = judged(sent(stream(first_s=0.3), slo=slo), slo)
-    assert verdict.status == "FAIL" or verdict.blame == "client"  # a busy machine may make the client late as well
+    assert verdict.status == "FAIL"
     assert verdict.misses > 0.9 * verdict.cohort
 
 

@@ -13,6 +13,7 @@ from analysis.schema import ABSENT, DERIVED, REQUEST_COLUMNS
 from analysis.units import NS_PER_S
 
 __all__ = [
+    "NS_PER_S",
     "Bools",
     "Floats",
     "Ints",

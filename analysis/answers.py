@@ -73,24 +73,24 @@ def usage_findings(cohort: pd.DataFrame, criteria: Criteria, passes: Callable[[B
 
     `passes` says whether the cohort attains what it must with a given indicator.
     """
-    told, taken = numbers(cohort, "usage_tokens"), numbers(cohort, "output_tokens")
+    usage, taken = numbers(cohort, "usage_tokens"), numbers(cohort, "output_tokens")
     planned = numbers(cohort, "output_tokens_planned")
     source = cohort["output_tokens_source"].array
-    doubted: Bools = outcome_is(cohort, "ok") & (told >= 0) & ~source.isin(["usage", ""])
+    doubted: Bools = outcome_is(cohort, "ok") & (usage >= 0) & ~source.isin(["usage", ""])
     short = limit_contradicted(cohort)
     count = int(np.count_nonzero(doubted | short))
     if not count:
         return
-    other = np.where(doubted, told, np.where(short, planned, taken))
+    other = np.where(doubted, usage, np.where(short, planned, taken))
     outcomes = cohort["outcome"].to_numpy(dtype=object).copy()
     if criteria.forced:
-        outcomes[doubted & (told < planned)] = "short_output"
+        outcomes[doubted & (usage < planned)] = "short_output"
     otherwise = derive(cohort.assign(output_tokens=other, outcome=pd.array(outcomes, dtype="str")))
     good, instead = joint(cohort, criteria.slo), joint(otherwise, criteria.slo)
     flips = int(np.count_nonzero(good != instead))
     decides = flips > DOUBTED_SHARE_MAX * len(cohort) or passes(good) != passes(instead)
     row = int(np.argmax(doubted | short))
-    said = f"the first says {told[row]} tokens"
+    said = f"the first says {usage[row]} tokens"
     said += f" where {taken[row]} came" if doubted[row] else ""
     said += f", with finish_reason {cohort['finish_reason'].iloc[row] or 'missing'} and max_tokens {planned[row]}"
     used = ", ".join(sorted({str(name) for name in source[doubted]}))

@@ -88,10 +88,10 @@ def _workload(failed: Sequence[RunVerdict]) -> Step:
     if hits is not None:
         cached = f"{hits / queries:.0%} of prompt tokens cached" if queries else f"{hits:.0f} prompt tokens cached"
     broken = [run for run in failed if _errors_decide(run)]
-    told = {name: sum(run.outcomes.get(name, 0) for run in broken) for name in _ERRORS_SAY}
-    most = max(told, key=lambda name: told[name])
+    counts = {name: sum(run.outcomes.get(name, 0) for run in broken) for name in _ERRORS_SAY}
+    most = max(counts, key=lambda name: counts[name])
     said = [f"{errors} errors of {cohort}" + (f" ({kinds})" if kinds else ""), cached, *wrong[:1]]
-    said.append(_ERRORS_SAY[most] if told[most] else "")
+    said.append(_ERRORS_SAY[most] if counts[most] else "")
     return Step(name="workload", suspect=bool(wrong or broken), text=_joined(said))
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from traces.errors import TraceError, printable
 
-__all__ = ["MAX_HEAD_BYTES", "STDIN", "Block", "Source", "open_source"]
+__all__ = ["MAX_HEAD_BYTES", "STDIN", "LineChunk", "Source", "open_source"]
 
 STDIN: Final = "-"
 BLOCK_BYTES: Final = 16 << 20
@@ -44,7 +44,7 @@ _DAMAGE: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class LineChunk:
     """Whole lines: `data` ends with a line end, except perhaps at the file's end."""
 
     data: bytes
@@ -91,7 +91,7 @@ class Source:
         while self.stream:
             yield self.read(BLOCK_BYTES >> 4, 1)
 
-    def blocks(self, *, quoted: bytes = b"", block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    def blocks(self, *, quoted: bytes = b"", block_bytes: int = BLOCK_BYTES) -> Iterator[LineChunk]:
         """Blocks of whole lines; with `quoted`, a CSV's delimiter, a line end inside a value in quotes does not count.
 
         Raises `TraceError` for NUL bytes, a line over 64 MiB, and compressed data that ends early or is damaged.
@@ -109,7 +109,7 @@ class Source:
                 continue
             self.refuse_nul(data, line)
             ends = data.count(b"\n")
-            yield Block(data=data, first_line=line, lines=ends + (not data.endswith(b"\n")))
+            yield LineChunk(data=data, first_line=line, lines=ends + (not data.endswith(b"\n")))
             line += ends
 
     def refuse_nul(self, data: bytes, line: int) -> None:

@@ -54,7 +54,7 @@ def _misses(runs: Sequence[RunVerdict], slo: Slo | None) -> str:
     first, *others = counts
     beside = f" ({', '.join(f'{named[name]} in {counts[name]}' for name in others)})" if others else ""
     words = next((run.error_words for run in runs if run.error_words), "") if first == "failed" else ""
-    told = f": {words}" if words else ""
+    suffix = f": {words}" if words else ""
     what = "requests failed" if first == "failed" else named[first]
     total = sum(run.cohort for run in runs)
-    return f"{what} in {counts[first]} of {misses} misses{beside}, of {total} requests{told}"
+    return f"{what} in {counts[first]} of {misses} misses{beside}, of {total} requests{suffix}"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from analysis.search import Outcome, exit_code
 
-__all__ = ["QUANTILES", "WANTED_SHARE", "Cell", "Repeat", "place_of", "plan_row", "settling", "summarise"]
+__all__ = ["QUANTILES", "WANTED_SHARE", "RehearsedPlan", "Repeat", "place_of", "plan_row", "settling", "summarise"]
 
 QUANTILES: Final = ("5%", "10%", "25%", "50%", "75%", "90%", "95%")
 WANTED_SHARE: Final = 0.8  # of repeats within one grid step of the median: then the width is resolved
@@ -37,7 +37,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class RehearsedPlan:
     """A window (s, or a cohort by count: one of them is `None`) and a number of replicates, and repeats made so."""
 
     window_s: float | None
@@ -87,7 +87,7 @@ def summarise(repeats: Sequence[Repeat], grid: Sequence[float], *, require: floa
     return summary
 
 
-def plan_row(cell: Cell, grid: Sequence[float]) -> dict[str, Any]:
+def plan_row(cell: RehearsedPlan, grid: Sequence[float]) -> dict[str, Any]:
     """One row of the table that says what window and replicates buy, JSON-ready.
 
     `variance` is that of the place of λ*, in steps²: `None` where λ* left the range, or for fewer than two places.

@@ -14,7 +14,7 @@ _TIMES = {
 
 
 def server_table(run: RunVerdict) -> Table | None:
-    """One row a quantity: gauges over the window, times and counts over the run; `None` if nothing was told.
+    """One row a quantity: gauges over the window, times and counts over the run; `None` if nothing was measured.
 
     The client's column has its means over ok requests of the cohort (TTFT from the send, E2E from the schedule).
     """
@@ -22,20 +22,27 @@ def server_table(run: RunVerdict) -> Table | None:
     for name, label, form in (("waiting", "waiting", "{:.3g}"), ("running", "running", "{:.3g}"),
                               ("kv_usage", "KV cache", "{:.1%}"), ("gpu_busy", "GPU busy", "{:.0%}"),
                               ("dram_active", "GPU memory bandwidth", "{:.0%}")):  # fmt: skip
-        if (told := run.server.get(name)) is not None and "mean" in told:
-            rows.append((label, form.format(told["mean"]), form.format(told["max"]), ""))
+        if (measured := run.server.get(name)) is not None and "mean" in measured:
+            rows.append((label, form.format(measured["mean"]), form.format(measured["max"]), ""))
     for name, (label, ours) in _TIMES.items():
-        if "mean" in (told := run.server.get(name, {})):
+        if "mean" in (measured := run.server.get(name, {})):
             client = run.summary.get(ours, {}).get("mean")
             rows.append(
-                (f"{label}, ms", f"{told['mean'] * 1e3:.1f}", "", "" if client is None else f"{client * 1e3:.1f}")
+                (f"{label}, ms", f"{measured['mean'] * 1e3:.1f}", "", "" if client is None else f"{client * 1e3:.1f}")
             )
-    if "mean" in (told := run.server.get("iteration_tokens", {})):
-        rows.append(("tokens a step", f"{told['mean']:.1f}", f"p99 ≤ {told['p99']:.0f}" if "p99" in told else "", ""))
+    if "mean" in (measured := run.server.get("iteration_tokens", {})):
+        rows.append(
+            (
+                "tokens a step",
+                f"{measured['mean']:.1f}",
+                f"p99 ≤ {measured['p99']:.0f}" if "p99" in measured else "",
+                "",
+            )
+        )
     for name, label in (("preemptions", "preemptions"), ("rejections", "rejections"),
                         ("prefix_queries", "prompt tokens looked up"), ("prefix_hits", "of them cached")):  # fmt: skip
-        if (told := run.server.get(name)) is not None:
-            rows.append((label, f"{told['n']:.0f}", "", ""))
+        if (measured := run.server.get(name)) is not None:
+            rows.append((label, f"{measured['n']:.0f}", "", ""))
     if not any(name in run.server for name in ("waiting", "running", "ttft_s", "e2e_s")):
         return None
     return Table(

@@ -61,13 +61,13 @@ def cold_claim(requests: pd.DataFrame, server: ServerView | None, explained: int
     A preempted request may meet its own tokens again, so each preemption explains one whole request more.
     """
     cached = numbers(requests, "cached_tokens")
-    told = int(cached[cached > 0].sum())
+    reported = int(cached[cached > 0].sum())
     counted = queried = preempted = 0.0
     if server is not None:
         counted = (server.value("prefix_hits", "n") or 0.0) + (server.value("external_prefix_hits", "n") or 0.0)
         queried = server.value("prefix_queries", "n") or 0.0
         preempted = server.value("preemptions", "n") or 0.0
-    hits = max(told, counted)
+    hits = max(reported, counted)
     planned, given = numbers(requests, "input_tokens_planned"), numbers(requests, "input_tokens")
     queried = max(queried, float(np.maximum(planned, given).sum()))
     template = float(np.maximum(given - planned, 0)[planned > 0].sum())

@@ -54,8 +54,8 @@ def observe(observation: Observation, *, start_ns: int, end_ns: int) -> ServerVi
                 found[name] = {"mean": float(among.mean()), "max": float(among.max())}
         elif metric.kind == "counter":
             found[name] = {"n": _increase(rows, restarts)}
-        elif told := _histogram(rows, metric, restarts):
-            found[name] = told
+        elif summary := _histogram(rows, metric, restarts):
+            found[name] = summary
     if (drafts := found.get("draft_tokens")) and drafts["n"] > 0 and "accepted_tokens" in found:
         found["accept_rate"] = {"mean": found["accepted_tokens"]["n"] / drafts["n"]}
     return ServerView(
@@ -146,9 +146,9 @@ def _increase(rows: pd.DataFrame, restarts: dict[str, str]) -> float:
 def _histogram(rows: pd.DataFrame, metric: Metric, restarts: dict[str, str]) -> dict[str, float]:
     parts = {suffix: rows[rows["metric"].str.endswith(suffix)] for suffix in ("_sum", "_count", "_bucket")}
     n = _increase(parts["_count"], restarts) if len(parts["_count"]) else 0.0
-    told = {"n": n}
+    summary = {"n": n}
     if n > 0 and len(parts["_sum"]):
-        told["mean"] = _increase(parts["_sum"], restarts) / n
+        summary["mean"] = _increase(parts["_sum"], restarts) / n
     if n > 0 and metric.buckets and len(parts["_bucket"]):
         below: dict[float, float] = {}
         for _, labels, values, from_start in _series(parts["_bucket"]):
@@ -156,8 +156,8 @@ def _histogram(rows: pd.DataFrame, metric: Metric, restarts: dict[str, str]) -> 
             below[bound] = below.get(bound, 0.0) + _rise(values, from_start)[0]
         bounds = sorted(bound for bound in below if np.isfinite(bound))
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            told[name] = next((bound for bound in bounds if below[bound] >= share * n), np.nan)
-    return {name: value for name, value in told.items() if np.isfinite(value)}
+            summary[name] = next((bound for bound in bounds if below[bound] >= share * n), np.nan)
+    return {name: value for name, value in summary.items() if np.isfinite(value)}
 
 
 def _restarts(rows: pd.DataFrame | None, targets: set[str]) -> Iterator[tuple[str, str]]:

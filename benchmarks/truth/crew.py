@@ -12,7 +12,7 @@ from analysis.report.repeats import Repeat
 from analysis.search import Kind, RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.experiment.prepare import prepare
-from loadgen.experiment.rehearse import MemoryRunner, Stage, repeat, stage
+from loadgen.experiment.rehearse import MemoryRunner, Rehearsal, plan_rehearsal, repeat
 from loadgen.plan.seeds import derive
 from loadgen.scenario.file import load_scenario
 
@@ -27,9 +27,9 @@ def asked(profile: str, **settings: Any) -> Asked:
 
 
 @cache
-def ready(of: Asked) -> Stage:
+def ready(of: Asked) -> Rehearsal:
     """The experiment on its server; made once in each process."""
-    return stage(prepare(load_scenario(None, dict(of))))
+    return plan_rehearsal(prepare(load_scenario(None, dict(of))))
 
 
 def one_run(of: Asked, rate: float, seed: int, kind: Kind = "explore", early_fail: bool = False) -> RunVerdict:

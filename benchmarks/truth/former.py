@@ -12,7 +12,7 @@ from analysis.report.repeats import Repeat
 from analysis.search import Outcome
 from analysis.search.machine import SENTINEL_EVERY, coarse_steps
 from benchmarks.truth.crew import Asked, ready, request
-from loadgen.experiment.rehearse import MemoryRunner, Stage
+from loadgen.experiment.rehearse import MemoryRunner, Rehearsal
 from loadgen.plan.seeds import derive
 
 R, PASSES = 5, 2
@@ -25,7 +25,7 @@ def former_sweep(of: Asked, seed: int) -> Repeat:
 
 
 class _Former:
-    def __init__(self, on: Stage, seed: int) -> None:
+    def __init__(self, on: Rehearsal, seed: int) -> None:
         setup, workload = on.setup, on.setup.workload
         double = replace(
             workload, window_s=2 * workload.window_s, cohort=None if workload.cohort is None else 2 * workload.cohort

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.report.repeats import Cell, plan_row
+from analysis.report.repeats import RehearsedPlan, plan_row
 from benchmarks.truth.board import Board
 from benchmarks.truth.claims import fcfs_capacity
 from benchmarks.truth.crew import QUEUE, Crew, asked, ready, sweep
@@ -21,7 +21,9 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
             of = asked("fcfs", rate="1..18", runs=runs, window=window, min_requests=40, **QUEUE)
             repeats = crew.all(sweep, [(of, seed) for seed in crew.seeds("windows", count)])
             scenario, grid = ready(of).setup.scenario, ready(of).setup.spec.grid
-            row = plan_row(Cell(window_s=scenario.window, cohort=None, runs=runs, repeats=tuple(repeats)), grid)
+            row = plan_row(
+                RehearsedPlan(window_s=scenario.window, cohort=None, runs=runs, repeats=tuple(repeats)), grid
+            )
             ends = [row[name]["rate"] for name in ("p10", "median", "p90")]
             rows.append(
                 [window, str(runs), *(f"{end:.2f}" if end else "–" for end in ends), f"{row['within_one_step']:.0%}",

@@ -45,8 +45,8 @@ def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
 def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
     verdict = RunVerdict.from_dict(line["verdict"])
-    told = server_table(verdict)
-    print_tables(run_table(verdict), *([] if told is None else [told]))
+    server = server_table(verdict)
+    print_tables(run_table(verdict), *([] if server is None else [server]))
     print_lines(*run_sentences(verdict, slo))
     if absent := line.get("not_measured"):
         print_lines(f"not measured: {'; '.join(absent)}")

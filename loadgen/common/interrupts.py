@@ -31,7 +31,7 @@ _advice: Callable[[], str] = _nothing
 
 
 def advise(say: Callable[[], str]) -> None:
-    """Set what a user is told who stops the command: what was kept, and how to go on."""
+    """Set what a user is text who stops the command: what was kept, and how to go on."""
     global _advice
     _advice = say
 
@@ -85,11 +85,11 @@ def end() -> NoReturn:
     Not by `sys.exit`: where a `KeyboardInterrupt` came through `exec`, as of the dataclasses of a module that is being
     imported, Python ends by the signal whatever is asked for.
     """
-    told = "; ".join(text for text in ("stopped by the user", advice()) if text)
+    text = "; ".join(text for text in ("stopped by the user", advice()) if text)
     cursor = _SHOW_CURSOR if sys.stderr is not None and sys.stderr.isatty() else ""
     if threading.current_thread() is threading.main_thread():  # another thread could wait for a full pipe for ever
         with suppress(OSError, ValueError, AttributeError, RuntimeError):
             sys.stdout.flush()
     with suppress(OSError):
-        os.write(2, f"{cursor}loadgen: {told}\n".encode(errors="replace"))
+        os.write(2, f"{cursor}loadgen: {text}\n".encode(errors="replace"))
     os._exit(EXIT_CODE)

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from loadgen.emulator.bodies import Answer, models_body
+from loadgen.emulator.bodies import RenderedResponse, models_body
 from loadgen.emulator.driver import Channel, Driver
 from loadgen.emulator.info import server_info
 from loadgen.emulator.model import Busy, Job
@@ -149,7 +149,7 @@ class EmulatorApp:
             self._telemetry.refused()
             await _respond(send, 503, _BUSY.body)
             return
-        answer = Answer(
+        answer = RenderedResponse(
             request,
             key=_request_id(scope) or secrets.token_hex(8),
             created=int(time.time()),
@@ -179,7 +179,7 @@ class EmulatorApp:
             self._truth.write(orjson.dumps(row).decode() + "\n")
 
     async def _relay(
-        self, answer: Answer, channel: Channel, request: GenerateRequest, arrived_ns: int, send: Send
+        self, answer: RenderedResponse, channel: Channel, request: GenerateRequest, arrived_ns: int, send: Send
     ) -> dict[str, int] | None:
         """Write tokens as they come out.
 
@@ -190,15 +190,15 @@ class EmulatorApp:
         if stream:
             await send({"type": "http.response.start", "status": 200, "headers": [_SSE]})
         truth: dict[str, int] = {}
-        told = written = 0
+        emitted = written = 0
         while True:
             batch = await channel.next()
             if batch is None:
                 return None
-            told += batch.tokens
+            emitted += batch.tokens
             if channel.first is not None:
                 answer.cached_tokens = channel.first.cached_tokens
-            ready = answer.ready(told)
+            ready = answer.ready(emitted)
             if stream and ready > written:
                 await _write(send, answer, written, ready, last=batch.finished)
             elif batch.finished:
@@ -231,7 +231,7 @@ _BUSY: Final = ApiError(
 )
 
 
-async def _write(send: Send, answer: Answer, written: int, ready: int, *, last: bool) -> None:
+async def _write(send: Send, answer: RenderedResponse, written: int, ready: int, *, last: bool) -> None:
     """All that is due of one stream, in one write."""
     body = answer.events(written, ready)
     if not written:

@@ -14,7 +14,7 @@ from loadgen.emulator.profiles import ServerLimits
 from loadgen.emulator.request import GenerateRequest
 from loadgen.emulator.vocabulary import piece
 
-__all__ = ["DONE", "Answer", "models_body"]
+__all__ = ["DONE", "RenderedResponse", "models_body"]
 
 DONE: Final = b"data: [DONE]\n\n"
 _CLOSE: Final = b"}\n\n"
@@ -22,7 +22,7 @@ _IDS: Final = tuple(range(1001, 1009))
 _WORDS: Final = tuple(piece(token_id).decode() for token_id in _IDS)
 
 
-class Answer:
+class RenderedResponse:
     """Renders one answer. Token numbers count from 0; `tokens` is how many it will have, `stops` how it ends."""
 
     def __init__(
@@ -48,11 +48,11 @@ class Answer:
         self._close_text = b'},"logprobs":null,"finish_reason":' if self._chat else b',"logprobs":null,"finish_reason":'
         self._inner: list[bytes] = []  # events of one token that are neither first nor last (with usage: up to it)
 
-    def ready(self, told: int) -> int:
-        """How many of `told` tokens can be written: an event holds the first, then one each `stream_interval`."""
-        if told == self._tokens or not told:
-            return told
-        return 1 + (told - 1) // self._interval * self._interval
+    def ready(self, emitted: int) -> int:
+        """How many of `emitted` tokens can be written: an event holds the first, then one each `stream_interval`."""
+        if emitted == self._tokens or not emitted:
+            return emitted
+        return 1 + (emitted - 1) // self._interval * self._interval
 
     def opener(self) -> bytes:
         """What stands before the first token: a chat's role event, or nothing."""

@@ -63,7 +63,7 @@ class _Entry:
     start_ns: int
     service_ns: int
     tokens: int
-    told: int = 0
+    emitted: int = 0
 
 
 @dataclass(slots=True)
@@ -91,8 +91,8 @@ class FcfsModel:
         if not self._queue:
             return None
         head = self._queue[0]
-        due_ns = token_ns(head.start_ns, head.service_ns, head.told + 1, head.tokens)
-        if head.told == 0:
+        due_ns = token_ns(head.start_ns, head.service_ns, head.emitted + 1, head.tokens)
+        if head.emitted == 0:
             return due_ns
         return min(max(due_ns, self._woken_ns + MERGE_NS), head.start_ns + head.service_ns)
 
@@ -105,9 +105,9 @@ class FcfsModel:
             # the largest j with service·j // tokens <= elapsed
             elapsed_ns = now_ns - head.start_ns
             count = min(head.tokens, ((elapsed_ns + 1) * head.tokens - 1) // head.service_ns)
-            if count <= head.told:
+            if count <= head.emitted:
                 break
-            fresh, head.told = count - head.told, count
+            fresh, head.emitted = count - head.emitted, count
             at_ns = token_ns(head.start_ns, head.service_ns, count, head.tokens)
             out.append(
                 Emission(

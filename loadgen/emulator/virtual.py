@@ -1,9 +1,9 @@
 """A whole run in virtual time: the tables and facts that an ideal client would bring home, with no waiting.
 
-Theory of operation. First the server alone: the plan's arrivals become a trace (`engine.trace.Trace`), since in an open
-loop nothing the client decides later changes what happened before. Then the client's rules are laid over it: when each
-request of the cohort is decided, and so when the load stops (method, section 6; `send.dispatch` does the same live).
-What was still in flight then is cut, and what was scheduled later never happened.
+Theory of operation. First the server alone: the plan's arrivals become `ServiceTimes` (`engine.service_times`), since
+in an open loop nothing the client decides later changes what happened before. Then the client's rules are laid over
+it: when each request of the cohort is decided, and so when the load stops (method, section 6; `send.dispatch` does
+the same live). What was still in flight then is cut, and what was scheduled later never happened.
 
 The client is ideal: released and sent at the scheduled instant (under `max_concurrency` when a slot is free), headers
 at once, each token an event and a read of its own. Facts say `simulated`.
@@ -24,10 +24,10 @@ from analysis.units import NS_PER_S
 from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
-from loadgen.emulator.engine.trace import Bools, Int64s, Trace
+from loadgen.emulator.engine.service_times import Bools, Int64s, ServiceTimes
 from loadgen.emulator.profiles import FcfsProfile, Profile
 from loadgen.emulator.service import STOP_SEED, TAIL_IDS, hash_uniform, natural_tokens
-from loadgen.emulator.virtual_fcfs import fcfs_trace
+from loadgen.emulator.virtual_fcfs import fcfs_times
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Events, RunOutput, SendOptions, sampled
@@ -78,10 +78,10 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions) -> RunOu
 
 def _serve(
     plan: RunPlan, profile: Profile, output: Int64s, tails: Int64s, *, timeout_ns: int, until: int, cap: int | None
-) -> Trace:
+) -> ServiceTimes:
     if isinstance(profile, FcfsProfile):
         service_ns = profile.mix().quantile_ns(hash_uniform(tails, profile.service.seed))
-        return fcfs_trace(plan.schedule.at_ns, service_ns, output, timeout_ns=timeout_ns, cap=cap)
+        return fcfs_times(plan.schedule.at_ns, service_ns, output, timeout_ns=timeout_ns, cap=cap)
     if isinstance(profile, BatchingProfile):
         if cap is not None and profile.parallel.replicas > 1:
             raise UsageError("a concurrency cap in front of replicas has no virtual time: use --target emulator")
@@ -102,7 +102,7 @@ def _output_tokens(plan: RunPlan, profile: Profile, tails: Int64s) -> tuple[Int6
 class _Run:
     """The trace as the client sees it without an end of the load; instants ns, -1 never."""
 
-    trace: Trace
+    trace: ServiceTimes
     first_ns: Int64s
     last_ns: Int64s  # its last token before `ended_ns`
     ended_ns: Int64s  # complete, refused, or timed out
@@ -112,7 +112,7 @@ class _Run:
     certain: Codes  # which bound that is, a place in CERTAIN
 
     @classmethod
-    def of(cls, plan: RunPlan, trace: Trace, timeout_ns: int, options: SendOptions) -> _Run:
+    def of(cls, plan: RunPlan, trace: ServiceTimes, timeout_ns: int, options: SendOptions) -> _Run:
         every = np.arange(len(plan))
         deadline_ns = plan.schedule.at_ns + timeout_ns
         tokens = trace.tokens
@@ -143,7 +143,7 @@ class _Run:
         )
 
 
-def _token_ns(trace: Trace, requests: Int64s, numbers: Int64s) -> Int64s:
+def _token_ns(trace: ServiceTimes, requests: Int64s, numbers: Int64s) -> Int64s:
     """Instant of each request's token of that number; -1 for number 0."""
     some = numbers > 0
     if some.all():
@@ -158,7 +158,9 @@ def _short(plan: RunPlan, tokens: Int64s) -> Bools:
     return short
 
 
-def _broken(bounds: Bounds, plan: RunPlan, trace: Trace, first_ns: Int64s, last_ns: Int64s, tokens: Int64s) -> Bools:
+def _broken(
+    bounds: Bounds, plan: RunPlan, trace: ServiceTimes, first_ns: Int64s, last_ns: Int64s, tokens: Int64s
+) -> Bools:
     """Whether a complete request breaks a bound; each token is an event and a read of its own."""
     terms = broken_terms(
         bounds,
@@ -274,7 +276,7 @@ def _words(words: list[str], codes: npt.NDArray[np.integer] | Bools) -> pd.api.e
     return pd.array(words, dtype="str").take(codes.astype(np.intp))
 
 
-def _events(trace: Trace, rows: Int64s, tokens: Int64s, keep: Events) -> pd.DataFrame:
+def _events(trace: ServiceTimes, rows: Int64s, tokens: Int64s, keep: Events) -> pd.DataFrame:
     """One row a token, by request and time, of the requests whose events are kept: most of the work of a long run."""
     if keep != "all":
         kept = sampled(rows) if keep == "sample" else slice(0)

@@ -7,14 +7,14 @@ from heapq import heappop, heappush
 import numpy as np
 
 from analysis.queueing import fcfs
-from loadgen.emulator.engine.trace import Int64s, Trace
+from loadgen.emulator.engine.service_times import Int64s, ServiceTimes
 
-__all__ = ["fcfs_trace"]
+__all__ = ["fcfs_times"]
 
 
-def fcfs_trace(
+def fcfs_times(
     at_ns: Int64s, service_ns: Int64s, output_tokens: Int64s, *, timeout_ns: int, cap: int | None = None
-) -> Trace:
+) -> ServiceTimes:
     """The trace of requests that arrive at `at_ns`, sorted. All columns of shape (n,).
 
     A client that gives up takes no work out of the queue (`emulator.fcfs`), so nothing but the gateway's `cap` feeds
@@ -31,7 +31,7 @@ def fcfs_trace(
         due: Int64s = start_ns[requests] + service_ns[requests] * numbers // output_tokens[requests]
         return due
 
-    return Trace(
+    return ServiceTimes(
         admitted_ns=np.full(len(at_ns), -1) if cap is None else sent_ns,
         sent_ns=sent_ns,
         tokens=np.where(reached, output_tokens, 0),

@@ -24,7 +24,7 @@ from loadgen.experiment.run_plan import criteria_of
 from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
-from loadgen.results.answer import assemble, told
+from loadgen.results.answer import assemble, judged_runs
 from loadgen.results.manifest import machine, versions
 from loadgen.results.store import ExperimentStore, read_ledger
 
@@ -119,7 +119,9 @@ async def sweep(
     search = setup.search()
     ledger: list[dict[str, Any]] = []
     if resume:
-        search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
+        search = Search.replay(
+            setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), judged_runs(directory)
+        )
         search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")

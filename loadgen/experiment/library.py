@@ -124,7 +124,7 @@ def rehearse(scenario: Scenario | Setup, repeats: int, *, progress: Callback | N
         notes = Progress(lambda event: loop.call_soon_threadsafe(told.tell, event))
 
         def repeat() -> dict[str, Any]:
-            return rehearsing.rehearse(rehearsing.stage(setup), repeats, progress=notes, stopped=stop.is_set)
+            return rehearsing.rehearse(rehearsing.plan_rehearsal(setup), repeats, progress=notes, stopped=stop.is_set)
 
         return await anyio.to_thread.run_sync(repeat)
 
@@ -155,7 +155,7 @@ def replay_sync(scenario: Scenario, directory: str | Path, *, progress: Callback
 
 def rehearse_sync(scenario: Scenario | Setup, repeats: int, *, progress: Callback | None = None) -> dict[str, Any]:
     """As `rehearse`, to its end, in this thread, so that Ctrl-C ends it at once (`Aborted`)."""
-    return rehearsing.rehearse(rehearsing.stage(_rehearsed(scenario)), repeats, progress=Progress(progress))
+    return rehearsing.rehearse(rehearsing.plan_rehearsal(_rehearsed(scenario)), repeats, progress=Progress(progress))
 
 
 def check_system(scenario: Scenario) -> None:

@@ -128,7 +128,7 @@ class LiveSut:
             raise TargetUnfit(f"{error}; if the server has the other one, pass --endpoint {other}") from None
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
-        form, told = await target.exact_text(found.format, scenario.extra)
+        form, text_note = await target.exact_text(found.format, scenario.extra)
         between = Between(
             target=target,
             policy=scenario.cache,
@@ -160,7 +160,7 @@ class LiveSut:
             for one in found.findings
             if one.note and one.surprise
         ]
-        sut.notes += [told] if told else []
+        sut.notes += [text_note] if text_note else []
         for line in sut.notes:
             note(line)
         return sut

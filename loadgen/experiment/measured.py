@@ -12,7 +12,7 @@ from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results import frames
-from loadgen.results.answer import assemble, notes, told
+from loadgen.results.answer import assemble, judged_runs, notes
 from loadgen.results.store import read_json, read_ledger
 from loadgen.scenario.model import Scenario
 
@@ -87,7 +87,7 @@ class Experiment:
             return self._outcome
         setup = prepare(self.scenario)
         criteria = criteria_of(setup.scenario, setup.workload)
-        search = Search.replay(setup.spec, setup.seeds, criteria, told(self.directory))
+        search = Search.replay(setup.spec, setup.seeds, criteria, judged_runs(self.directory))
         return search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {self.directory}")
 
     @cached_property

@@ -23,7 +23,7 @@ from typing import Any, Final
 import anyio
 
 from analysis.judge import judge_run
-from analysis.report.repeats import Cell, Repeat, plan_row, summarise
+from analysis.report.repeats import RehearsedPlan, Repeat, plan_row, summarise
 from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from analysis.verdict import RunFacts
@@ -44,7 +44,7 @@ from loadgen.plan.types import NS, RunPlan
 from loadgen.send.api import RunOutput, SendOptions
 from loadgen.workload.workload import seed_book
 
-__all__ = ["MemoryRunner", "Stage", "check_rehearsable", "rehearse", "repeat", "stage", "variations"]
+__all__ = ["MemoryRunner", "Rehearsal", "check_rehearsable", "plan_rehearsal", "rehearse", "repeat", "variations"]
 
 MIN_PER_CELL: Final = 5
 _CELL_SHARE: Final = 10  # one in ten repeats for each other window and number of replicates
@@ -54,7 +54,7 @@ _SAID_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Rehearsal:
     """An experiment with the simulated server it is rehearsed on."""
 
     setup: Setup
@@ -77,7 +77,7 @@ def check_rehearsable(setup: Setup) -> None:
         )
 
 
-def stage(setup: Setup) -> Stage:
+def plan_rehearsal(setup: Setup) -> Rehearsal:
     """Make ready to rehearse. Raises as `check_rehearsable`."""
     check_rehearsable(setup)
     sut = VirtualSut(profile_name=setup.scenario.target[0].partition(":")[2] or defaults.PROFILE)
@@ -91,14 +91,14 @@ def stage(setup: Setup) -> Stage:
             stop=anyio.Event(),
         )
     )
-    return Stage(setup=setup, profile=sut.profile, warmup_s=warmth.warmup_s, residence_s=warmth.residence_s)
+    return Rehearsal(setup=setup, profile=sut.profile, warmup_s=warmth.warmup_s, residence_s=warmth.residence_s)
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryRunner:
     """Carries out runs as `Runner` does, without a results directory; its seconds are those of the run's own clock."""
 
-    on: Stage
+    on: Rehearsal
     early_fail: bool
 
     def plan(self, request: RunRequest) -> RunPlan:
@@ -134,7 +134,7 @@ class MemoryRunner:
         )
 
 
-def repeat(on: Stage, seed: int) -> Repeat:
+def repeat(on: Rehearsal, seed: int) -> Repeat:
     """The whole experiment once, with every seed derived from `seed`, within its budget of live time and requests."""
     setup = on.setup
     scenario = setup.scenario.model_copy(update={"seeds": None, "seed": seed})
@@ -151,7 +151,7 @@ def repeat(on: Stage, seed: int) -> Repeat:
     )
 
 
-def variations(on: Stage) -> list[Stage]:
+def variations(on: Rehearsal) -> list[Rehearsal]:
     """The experiment with windows once, twice and four times as long, and half, all and twice the replicates.
 
     The experiment as asked is not among them.
@@ -176,7 +176,7 @@ def variations(on: Stage) -> list[Stage]:
 
 
 def rehearse(
-    on: Stage,
+    on: Rehearsal,
     repeats: int,
     *,
     progress: Progress,
@@ -190,24 +190,28 @@ def rehearse(
     `Aborted` for Ctrl-C and where `stopped`, asked after each repeat, says so.
     """
     each = repeats // _CELL_SHARE
-    stages = [on, *(variations(on) if each >= MIN_PER_CELL else ())]
-    counts = [repeats, *[each] * (len(stages) - 1)]
+    rehearsals = [on, *(variations(on) if each >= MIN_PER_CELL else ())]
+    counts = [repeats, *[each] * (len(rehearsals) - 1)]
     master = defaults.SEED if on.setup.scenario.seed is None else on.setup.scenario.seed
     seeds = derive(master, "rehearsal", repeats)  # the same for every variation: luck is shared, differences stand out
     jobs = [(place, seed) for place, count in enumerate(counts) for seed in seeds[:count]]
     # the longest first, so that no core is left alone with one of them at the end
-    jobs.sort(key=lambda job: -_weight(stages[job[0]]))
+    jobs.sort(key=lambda job: -_weight(rehearsals[job[0]]))
     cores = processes or min(_cores(), -(-len(jobs) // _WORTH_A_PROCESS))
     progress.note(
         f"rehearsing {on.profile.description}: {repeats} times as asked"
-        + (f", {each} times each with {len(stages) - 1} other windows and replicates" if len(stages) > 1 else "")
+        + (
+            f", {each} times each with {len(rehearsals) - 1} other windows and replicates"
+            if len(rehearsals) > 1
+            else ""
+        )
     )
-    done: list[list[Repeat]] = [[] for _ in stages]
+    done: list[list[Repeat]] = [[] for _ in rehearsals]
     began = said = time.monotonic()
-    alone = ((place, repeat(stages[place], seed)) for place, seed in jobs)
+    alone = ((place, repeat(rehearsals[place], seed)) for place, seed in jobs)
     count = 0
     try:
-        with closing(alone if cores == 1 else _pool(stages, jobs, cores)) as finished:
+        with closing(alone if cores == 1 else _pool(rehearsals, jobs, cores)) as finished:
             for count, (place, result) in enumerate(finished, 1):
                 done[place].append(result)
                 if stopped():
@@ -219,19 +223,19 @@ def rehearse(
                     progress.note(f"{count} of {len(jobs)} rehearsed, at most {format_duration(max(left_s, 1))} left")
     except KeyboardInterrupt:
         raise Aborted(f"stopped by the user, with {count} of {len(jobs)} repeats made; they are not kept") from None
-    return _report(on, stages, done)
+    return _report(on, rehearsals, done)
 
 
-def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]) -> dict[str, Any]:
+def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Sequence[Repeat]]) -> dict[str, Any]:
     scenario, grid = on.setup.scenario, on.setup.spec.grid
     cells = [
-        Cell(
+        RehearsedPlan(
             window_s=None if s.setup.scenario.cohort is not None else s.setup.scenario.window,
             cohort=s.setup.scenario.cohort,
             runs=s.setup.spec.runs,
             repeats=tuple(repeats),
         )
-        for s, repeats in zip(stages, done, strict=True)
+        for s, repeats in zip(rehearsals, done, strict=True)
     ]
     cells.sort(key=lambda cell: (cell.window_s or cell.cohort or 0, cell.runs))
     return {
@@ -256,25 +260,25 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _weight(on: Stage) -> float:
+def _weight(on: Rehearsal) -> float:
     return (on.setup.workload.cohort or on.setup.workload.window_s) * on.setup.spec.runs
 
 
-_stages: list[Stage] = []  # of a worker process
+_rehearsals: list[Rehearsal] = []  # of a worker process
 
 
-def _enter(stages: list[Stage]) -> None:
+def _enter(rehearsals: list[Rehearsal]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the workers
-    _stages[:] = stages
+    _rehearsals[:] = rehearsals
 
 
 def _job(place: int, seed: int) -> tuple[int, Repeat]:
-    return place, repeat(_stages[place], seed)
+    return place, repeat(_rehearsals[place], seed)
 
 
-def _pool(stages: list[Stage], jobs: Sequence[tuple[int, int]], cores: int) -> Generator[tuple[int, Repeat]]:
+def _pool(rehearsals: list[Rehearsal], jobs: Sequence[tuple[int, int]], cores: int) -> Generator[tuple[int, Repeat]]:
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(cores, mp_context=context, initializer=_enter, initargs=(stages,))
+    pool = ProcessPoolExecutor(cores, mp_context=context, initializer=_enter, initargs=(rehearsals,))
     try:
         futures = [pool.submit(_job, *job) for job in jobs]
         for future in as_completed(futures):

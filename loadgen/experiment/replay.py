@@ -72,12 +72,12 @@ def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
         requests = pq.read_table(path, columns=columns).to_pandas()
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: {error}") from None
-    told = requests[outcome_is(requests, "ok") & (requests["cached_tokens"] >= 0).to_numpy()]
+    facts = requests[outcome_is(requests, "ok") & (requests["cached_tokens"] >= 0).to_numpy()]
     prefix = None
     if (requests["prefix_tokens_planned"] > 0).any():
-        among = told if len(told) else requests
+        among = facts if len(facts) else requests
         allowed = among["prefix_tokens_planned"].sum() / among["input_tokens_planned"].sum()
-        cached = told["cached_tokens"].sum() / told["input_tokens"].sum() if len(told) else None
+        cached = facts["cached_tokens"].sum() / facts["input_tokens"].sum() if len(facts) else None
         prefix = {"allowed": float(allowed), "cached": None if cached is None else float(cached)}
     plan = read_json(run / "run.json")["plan"]
     return {

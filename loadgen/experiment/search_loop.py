@@ -51,8 +51,8 @@ class Budget:
         """The scenario's budget, less what the ledger's runs took with all that went before each."""
 
         def total(*keys: str) -> float:
-            told = (next((line[key] for key in keys if key in line), 0) for line in ledger)
-            return sum(value for value in told if isinstance(value, int | float))
+            values = (next((line[key] for key in keys if key in line), 0) for line in ledger)
+            return sum(value for value in values if isinstance(value, int | float))
 
         return cls(
             max_time_s=scenario.max_time,

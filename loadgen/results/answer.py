@@ -21,9 +21,9 @@ from loadgen.results.store import read_json, read_ledger
 from loadgen.scenario.model import Scenario
 from loadgen.workload.workload import Workload
 
-__all__ = ["Told", "assemble", "conditions", "notes", "told"]
+__all__ = ["JudgedRun", "assemble", "conditions", "judged_runs", "notes"]
 
-Told = tuple[RunRequest, RunVerdict]
+JudgedRun = tuple[RunRequest, RunVerdict]
 
 _BUCKET_COLUMNS = [
     "scheduled_ns",
@@ -47,7 +47,7 @@ _BUCKET_COLUMNS = [
 ]
 
 
-def told(directory: Path) -> list[Told]:
+def judged_runs(directory: Path) -> list[JudgedRun]:
     """The ledger as the search was told it. Raises `ResultsError`."""
     lines = read_ledger(directory)
     try:
@@ -110,7 +110,7 @@ def assemble(
     return answer(
         conditions=conditions(scenario, workload, spec, experiment),
         outcome=outcome,
-        runs=[(request.to_dict(), verdict) for request, verdict in told(directory)],
+        runs=[(request.to_dict(), verdict) for request, verdict in judged_runs(directory)],
         buckets=buckets,
         notes=notes(scenario, experiment),
         slo=scenario.objective,

@@ -90,8 +90,8 @@ def read_events(run: Path) -> pd.DataFrame:
         counts: Ints = pc.list_value_length(stored["tokens"]).to_numpy().astype(np.int64)
         gaps_ns = pc.list_flatten(stored["gaps"]).to_numpy() * int(metadata[_UNIT_KEY])
         tokens = pc.list_flatten(stored["tokens"]).to_numpy()
-        first_ns, told = _of_requests(requests, index)
-        if not np.array_equal(counts, told) or len(gaps_ns) != len(tokens) - len(index):
+        first_ns, expected = _of_requests(requests, index)
+        if not np.array_equal(counts, expected) or len(gaps_ns) != len(tokens) - len(index):
             raise ValueError("it does not belong to the request table beside it")
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         raise ResultsError(f"{path}: no event table: {error}: restore the file, or measure again") from None

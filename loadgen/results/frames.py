@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from analysis.cohort import mask
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError
-from loadgen.results.answer import told
+from loadgen.results.answer import judged_runs
 from loadgen.results.events import read_events
 from loadgen.results.store import read_ledger
 
@@ -53,7 +53,7 @@ def runs(directory: Path) -> pd.DataFrame:
     """A row a line of the ledger. Raises `ResultsError`."""
     rows = []
     names = [field.name for field in fields(RunVerdict)]
-    for (request, verdict), line in zip(told(directory), read_ledger(directory), strict=True):
+    for (request, verdict), line in zip(judged_runs(directory), read_ledger(directory), strict=True):
         asked = asdict(request)
         of_verdict = {name: getattr(verdict, name) for name in names}
         rows.append(

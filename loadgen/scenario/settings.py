@@ -71,10 +71,10 @@ def _notes(value: object) -> object:
         return value
     notes = {}
     for text in value:
-        key, equals, told = str(text).partition("=")
+        key, equals, value = str(text).partition("=")
         if not equals or not key.strip():
             raise ValueError(f"{text!r} is not of the form KEY=VALUE, such as gpu='H100 SXM'")
-        notes[key.strip()] = told
+        notes[key.strip()] = value
     return notes
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from analysis.schema import ABSENT
 from analysis.text import bounded
 from loadgen.common import defaults
-from loadgen.send.openai import Answer, HttpEnd
+from loadgen.send.openai import HttpEnd, ParsedResponse
 from loadgen.send.reader import AnswerReader
 
 __all__ = ["HEADERS_TOO_LONG", "READ_AT_BYTES", "ActiveRequest", "BodySource", "CompletionHandler", "Held", "Transport"]
@@ -147,7 +147,7 @@ class ActiveRequest:
             return f"all answers together hold more than {self.together.limit >> 20} MiB"
         return ""
 
-    def finish(self, end: HttpEnd) -> Answer | None:
+    def finish(self, end: HttpEnd) -> ParsedResponse | None:
         """The answer of a 200, read to its end; what it was read from is let go."""
         answer = None
         if self.reader is not None:

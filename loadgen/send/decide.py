@@ -11,7 +11,7 @@ from __future__ import annotations
 from analysis.indicator.rule import Bounds
 from analysis.slo import Slo
 from loadgen.send.active import ActiveRequest
-from loadgen.send.openai import Answer
+from loadgen.send.openai import ParsedResponse
 
 __all__ = ["LiveBounds"]
 
@@ -63,7 +63,7 @@ class LiveBounds:
         sure = reader.first_text_ns  # an empty chunk before it may turn out to be no token
         return late or ("tpot" if sure >= 0 and self._too_slow(active, sure, now_ns) else "")
 
-    def met(self, active: ActiveRequest, answer: Answer) -> bool:
+    def met(self, active: ActiveRequest, answer: ParsedResponse) -> bool:
         """The indicator I of a request that ended ok (method, section 3)."""
         events = answer.events
         return self._bounds.met(

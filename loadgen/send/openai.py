@@ -19,7 +19,7 @@ from typing import Final, Literal
 from analysis.schema import ABSENT
 from analysis.text import bounded
 
-__all__ = ["GOOD_FINISH", "Answer", "HttpEnd", "outcome_of"]
+__all__ = ["GOOD_FINISH", "HttpEnd", "ParsedResponse", "outcome_of"]
 
 HttpEnd = Literal["complete", "eof", "cut", "lost", "bad", "connect", "timeout", "cancelled", ""]
 # complete: terminal chunk or content-length reached · eof: closed, in a body that only closing delimits
@@ -32,7 +32,7 @@ _WORKLOAD: Final = frozenset({400, 401, 403, 404, 413, 422})
 
 
 @dataclass(slots=True)
-class Answer:
+class ParsedResponse:
     """What a body said. Instants in ns since t0, counts -1 where the server said nothing."""
 
     events: list[tuple[int, int]] = field(default_factory=list)  # token events: (read stamp, tokens or -1)
@@ -75,7 +75,7 @@ class Answer:
 
 
 def outcome_of(
-    answer: Answer | None, *, end: HttpEnd, status: int, error: str, forced_tokens: int | None
+    answer: ParsedResponse | None, *, end: HttpEnd, status: int, error: str, forced_tokens: int | None
 ) -> tuple[str, str]:
     """Outcome and error text of a request (method, section 3).
 

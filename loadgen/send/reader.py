@@ -12,8 +12,8 @@ Method, section 2, says what a token event is. What it leaves open is decided he
 - A plain JSON answer is one token event at the read that completed it, whether or not a stream was asked for.
 - Usage is held against the events. Where it says fewer tokens than events, empty chunks after the last text, then those
   before the first, are no tokens, as far as that explains it. Else it is doubted: token ids count, else events, though
-  no more than the limit (`Answer.usage_doubted`). An answer that ends at its limit with just that usage is believed: a
-  server may cut one token into several events.
+  no more than the limit (`ParsedResponse.usage_doubted`). An answer that ends at its limit with just that usage is
+  believed: a server may cut one token into several events.
 - Without usage and token ids, finish_reason `length` says that O is the limit that was sent (source `limit`). Else the
   count of events stands in for O (source `events`): events are not tokens, so that is a guess.
 """
@@ -29,7 +29,7 @@ import orjson
 
 from analysis.schema import ABSENT
 from analysis.text import bounded
-from loadgen.send.openai import GOOD_FINISH, Answer, HttpEnd, outcome_of
+from loadgen.send.openai import GOOD_FINISH, HttpEnd, ParsedResponse, outcome_of
 from loadgen.send.sse import Event, Splitter
 
 __all__ = ["AnswerReader", "Exchange", "read_answer", "read_exchange"]
@@ -47,7 +47,7 @@ _NONE, _OPENER, _EMPTY, _TEXT = range(4)  # what a choice brings
 class Exchange:
     """An answer read to its end, its outcome (method, section 3) and what went wrong."""
 
-    answer: Answer | None  # of a 200
+    answer: ParsedResponse | None  # of a 200
     outcome: str
     error: str
 
@@ -84,7 +84,7 @@ def read_answer(
     content_type: str,
     end: HttpEnd = "complete",
     limit_tokens: int = ABSENT,
-) -> Answer:
+) -> ParsedResponse:
     """The answer that a whole body, or what came of it, holds; arguments as in `read_exchange`."""
     reader, end_ns = AnswerReader(content_type), stamps[-1] if stamps else ABSENT
     return reader.finish(list(parts), list(stamps), end=end, end_ns=end_ns, limit_tokens=limit_tokens)
@@ -106,7 +106,7 @@ class AnswerReader:
     )
 
     def __init__(self, content_type: str) -> None:
-        self.answer = Answer()
+        self.answer = ParsedResponse()
         self._marked = "event-stream" in content_type
         self._stream: bool | None = None  # a stream, one document, or not known yet
         self._splitter = Splitter()
@@ -159,7 +159,9 @@ class AnswerReader:
             self._lead += 1
         return events[self._lead][0] if self._lead < len(events) else ABSENT
 
-    def finish(self, parts: list[bytes], stamps: list[int], *, end: HttpEnd, end_ns: int, limit_tokens: int) -> Answer:
+    def finish(
+        self, parts: list[bytes], stamps: list[int], *, end: HttpEnd, end_ns: int, limit_tokens: int
+    ) -> ParsedResponse:
         """Read the rest of a body that ended at `end_ns`; the answer is whole then, or as whole as it came."""
         answer, complete = self.answer, end == "complete"
         self.read(parts, stamps)
@@ -245,11 +247,11 @@ class AnswerReader:
 
 
 class _Fold:
-    """Folds a body's JSON documents into an `Answer`, in order."""
+    """Folds a body's JSON documents into an `ParsedResponse`, in order."""
 
     __slots__ = ("answer", "began", "empty", "told_by_ids")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ParsedResponse) -> None:
         self.answer = answer
         self.began = False  # an event came
         self.empty: list[int] = []  # places of token events without content
@@ -331,19 +333,19 @@ def _brings(choice: dict[str, Any]) -> int:
     return _NONE if text is None else _EMPTY
 
 
-def _settle(answer: Answer, fold: _Fold, limit_tokens: int) -> None:
+def _settle(answer: ParsedResponse, fold: _Fold, limit_tokens: int) -> None:
     """How many tokens there were, by whose word, and which events at the edges were none."""
-    events, told = answer.events, answer.usage_tokens
+    events, usage = answer.events, answer.usage_tokens
     counted = bool(events) and fold.told_by_ids == len(events)
     least = sum(tokens for _, tokens in events) if counted else len(events)
     at_limit = answer.finish_reason == "length" and limit_tokens > 0
     lead, trail = _edges(len(events), fold.empty) if fold.empty else (0, 0)
     if lead or trail:
-        lead, trail = _spare(events, lead, trail, told)
+        lead, trail = _spare(events, lead, trail, usage)
         answer.events = events = events[lead : len(events) - trail]
         least -= 0 if counted else lead + trail
-    if told != ABSENT and (least <= told or (at_limit and told == limit_tokens and not counted)):
-        answer.output_tokens, answer.output_tokens_source = told, "usage"
+    if usage != ABSENT and (least <= usage or (at_limit and usage == limit_tokens and not counted)):
+        answer.output_tokens, answer.output_tokens_source = usage, "usage"
     elif events:
         _count_events(answer, least, counted=counted, at_limit=at_limit, limit_tokens=limit_tokens)
     if events:
@@ -355,7 +357,7 @@ def _settle(answer: Answer, fold: _Fold, limit_tokens: int) -> None:
         answer.token_reads = len({at_ns for at_ns, _ in events})
 
 
-def _count_events(answer: Answer, least: int, *, counted: bool, at_limit: bool, limit_tokens: int) -> None:
+def _count_events(answer: ParsedResponse, least: int, *, counted: bool, at_limit: bool, limit_tokens: int) -> None:
     """O where usage told nothing, or what cannot be."""
     if counted:
         answer.output_tokens, answer.output_tokens_source = least, "token_ids"
@@ -378,14 +380,14 @@ def _edges(total: int, empty: list[int]) -> tuple[int, int]:
     return lead, trail
 
 
-def _spare(events: list[tuple[int, int]], lead: int, trail: int, told: int) -> tuple[int, int]:
+def _spare(events: list[tuple[int, int]], lead: int, trail: int, usage: int) -> tuple[int, int]:
     """How many of the empty events at the edges are no tokens: all that usage leaves no token for."""
     none_lead = none_trail = 0  # of those that say so themselves
     while none_trail < trail and events[-1 - none_trail][1] == 0:
         none_trail += 1
     while none_lead < lead and events[none_lead][1] == 0:
         none_lead += 1
-    spare = len(events) - max(told, 1) if told != ABSENT else 0
+    spare = len(events) - max(usage, 1) if usage != ABSENT else 0
     if not none_lead + none_trail < spare <= lead + trail:
         return none_lead, none_trail
     none_trail = max(none_trail, min(trail, spare - none_lead))

@@ -14,11 +14,11 @@ from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from loadgen.common.redact import redacted
 from loadgen.send.active import ActiveRequest
 from loadgen.send.api import Events, RecordSink, sampled
-from loadgen.send.openai import Answer
+from loadgen.send.openai import ParsedResponse
 
 __all__ = ["Tables"]
 
-_EMPTY: Final = Answer()
+_EMPTY: Final = ParsedResponse()
 _EVENT_UNIT_NS: Final = 1000  # no read is stamped more exactly
 
 
@@ -38,9 +38,9 @@ class Tables:
         self._event_at_ns = array("q")
         self._event_tokens = array("q")
 
-    def add(self, active: ActiveRequest, outcome: str, error: str, answer: Answer | None) -> None:
+    def add(self, active: ActiveRequest, outcome: str, error: str, answer: ParsedResponse | None) -> None:
         """One finished request."""
-        told = answer or _EMPTY
+        parsed = answer or _EMPTY
         row = {
             "index": active.index,
             "scheduled_ns": active.scheduled_ns,
@@ -49,36 +49,36 @@ class Tables:
             "sent_ns": active.sent_ns,
             "connect_ns": active.connect_ns,
             "headers_ns": active.headers_ns,
-            "first_token_ns": told.first_token_ns,
-            "last_token_ns": told.last_token_ns,
+            "first_token_ns": parsed.first_token_ns,
+            "last_token_ns": parsed.last_token_ns,
             "ended_ns": active.ended_ns,
             "outcome": outcome,
             "http_status": active.status,
-            "finish_reason": told.finish_reason,
+            "finish_reason": parsed.finish_reason,
             "error": redacted(error, self._secrets),
             "certain_miss": active.certain_miss,
             "input_tokens_planned": active.input_tokens_planned,
             "output_tokens_planned": active.output_tokens_planned,
             "prefix_tokens_planned": active.prefix_tokens_planned,
-            "input_tokens": told.input_tokens,
-            "output_tokens": told.output_tokens,
-            "output_tokens_source": told.output_tokens_source,
-            "usage_tokens": told.usage_tokens,
-            "cached_tokens": told.cached_tokens,
-            "server_queue_ns": told.server_queue_ns,
-            "server_prefill_ns": told.server_prefill_ns,
-            "server_decode_ns": told.server_decode_ns,
-            "first_read_events": told.first_read_events,
-            "first_read_tokens": told.first_read_tokens,
-            "token_events": len(told.events),
-            "token_reads": told.token_reads,
+            "input_tokens": parsed.input_tokens,
+            "output_tokens": parsed.output_tokens,
+            "output_tokens_source": parsed.output_tokens_source,
+            "usage_tokens": parsed.usage_tokens,
+            "cached_tokens": parsed.cached_tokens,
+            "server_queue_ns": parsed.server_queue_ns,
+            "server_prefill_ns": parsed.server_prefill_ns,
+            "server_decode_ns": parsed.server_decode_ns,
+            "first_read_events": parsed.first_read_events,
+            "first_read_tokens": parsed.first_read_tokens,
+            "token_events": len(parsed.events),
+            "token_reads": parsed.token_reads,
             "target": active.target,
             "worker": self._worker,
         }
         for column, value in zip(self._columns, row.values(), strict=True):
             column.append(value)
         kept = self._keep == "all" or (self._keep == "sample" and sampled(active.index))
-        events = told.events if kept else []
+        events = parsed.events if kept else []
         self._event_counts.append(len(events))
         if events:
             at_ns, tokens = zip(*events, strict=True)

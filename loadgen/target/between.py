@@ -33,7 +33,7 @@ import anyio
 from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.target.command import TIMEOUT_S, run_command
-from loadgen.target.ready import Progress
+from loadgen.target.ready import ProgressNote
 from loadgen.target.target import IDLE_WAIT_S, PATIENCE_S, RESET_S, WARM_TIMEOUT_S, Idle, Target
 
 __all__ = ["Between", "Look", "Policy", "longest_between_s"]
@@ -86,7 +86,7 @@ class Between:
     form: RequestFormat
     command: Sequence[str] = ()  # of restart and command
     ready_timeout_s: float = 60.0
-    progress: Progress | None = None
+    progress: ProgressNote | None = None
     warm_lengths: Sequence[tuple[int, int]] = ((256, 16),)  # (input, output) tokens of the warm-up after a restart
     health_wait_s: float = HEALTH_WAIT_S
     unseen: str = ""  # why idleness cannot be observed, once that is known

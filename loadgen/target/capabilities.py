@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from loadgen.plan.types import RequestFormat
 from loadgen.target.salt import SaltSupport
 
-__all__ = ["Capabilities", "Finding", "weakest"]
+__all__ = ["Capabilities", "FeatureFinding", "weakest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class FeatureFinding:
     """One feature: what was found, what is used instead where it is missing, and what that costs in trust."""
 
     feature: str
@@ -41,7 +41,7 @@ class Capabilities:
 
     format: RequestFormat
     salt: SaltSupport
-    findings: tuple[Finding, ...]
+    findings: tuple[FeatureFinding, ...]
     needs: tuple[str, ...] = ()
     unfit: tuple[str, ...] = ()
     requests: int = 0

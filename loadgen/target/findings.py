@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.plan.types import NS, RequestFormat
-from loadgen.send.openai import Answer as Reading
-from loadgen.target.capabilities import Finding
+from loadgen.send.openai import ParsedResponse
+from loadgen.target.capabilities import FeatureFinding
 from loadgen.target.salt import SaltSupport
 
 __all__ = ["IDS", "Adaptable", "ProbeResults", "gathered", "judged"]
@@ -40,7 +40,7 @@ class ProbeResults:
     """The last answer of a probe, and what led to its request. `refused`: feature → the server's words."""
 
     form: RequestFormat  # of the request
-    reading: Reading
+    reading: ParsedResponse
     wait_s: float  # from the request to its first token
     input_tokens: int  # of a prompt of token ids
     output_tokens: int  # asked for
@@ -50,7 +50,7 @@ class ProbeResults:
     ask: Adaptable
 
 
-def judged(seen: ProbeResults) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def judged(seen: ProbeResults) -> tuple[tuple[FeatureFinding, ...], tuple[str, ...]]:
     """The findings in the order of a table, and what the user has to choose first, in sentences with the option."""
     needs: list[str] = []
     if "temperature" in seen.refused:
@@ -68,10 +68,10 @@ def _words(seen: ProbeResults, feature: str) -> str | None:
     return words if words is None or len(words) <= _WORDS_CHARS else words[:_WORDS_CHARS] + "…"
 
 
-def _streams(seen: ProbeResults) -> Finding:
+def _streams(seen: ProbeResults) -> FeatureFinding:
     reading = seen.reading
     if not reading.stream:
-        return Finding(
+        return FeatureFinding(
             feature="streams",
             found="no: one JSON document",
             instead="the whole answer is one event",
@@ -80,8 +80,8 @@ def _streams(seen: ProbeResults) -> Finding:
     end = "with" if reading.done else "without"
     found = f"{len(reading.events)} events in {reading.token_reads} reads, {end} [DONE]"
     if fault := gathered(seen):
-        return Finding(feature="streams", found=found, instead="bound e2e only", cost=fault)
-    return Finding(feature="streams", found=f"yes: {found}")
+        return FeatureFinding(feature="streams", found=found, instead="bound e2e only", cost=fault)
+    return FeatureFinding(feature="streams", found=f"yes: {found}")
 
 
 def gathered(seen: ProbeResults) -> str:
@@ -103,14 +103,14 @@ def gathered(seen: ProbeResults) -> str:
     )
 
 
-def _usage(seen: ProbeResults) -> Finding:
+def _usage(seen: ProbeResults) -> FeatureFinding:
     if seen.reading.output_tokens_source == "usage":
-        return Finding(feature="usage", found="yes")
+        return FeatureFinding(feature="usage", found="yes")
     if seen.reading.usage_doubted:
         cost = "output lengths and TPOT rest on the count of what came"
-        return Finding(feature="usage", found=f"not to be believed: {_contradiction(seen)}", cost=cost)
+        return FeatureFinding(feature="usage", found=f"not to be believed: {_contradiction(seen)}", cost=cost)
     words = _words(seen, "usage")
-    return Finding(
+    return FeatureFinding(
         feature="usage",
         found=f"refused ({words})" if words else "no",
         instead="an output that ends at its limit is as long as that; others are counted by events",
@@ -127,51 +127,55 @@ def _contradiction(seen: ProbeResults) -> str:
     )
 
 
-def _continuous_usage(seen: ProbeResults) -> Finding:
+def _continuous_usage(seen: ProbeResults) -> FeatureFinding:
     events = seen.reading.events
     if not seen.continuous:
-        return Finding(feature="continuous usage", found="not tried")
+        return FeatureFinding(feature="continuous usage", found="not tried")
     if len(events) > 1 and all(tokens >= 0 for _, tokens in events[:-1]):
-        return Finding(feature="continuous usage", found="yes (no run asks for it)")
+        return FeatureFinding(feature="continuous usage", found="yes (no run asks for it)")
     instead = "the first event counts as one token"
-    return Finding(feature="continuous usage", found="no", instead=instead)
+    return FeatureFinding(feature="continuous usage", found="no", instead=instead)
 
 
-def _ids(seen: ProbeResults, needs: list[str]) -> Finding:
+def _ids(seen: ProbeResults, needs: list[str]) -> FeatureFinding:
     feature, sent, reported = IDS, seen.input_tokens, seen.reading.input_tokens
     words = _words(seen, "ids")
     if words is not None:
         if not seen.ask.prompt:
             needs.append(f"token ids as a prompt are refused ({words}): set --prompt text")
-        return Finding(feature=feature, found=f"refused ({words})", instead="text prompts", cost=_TEXT_COST)
+        return FeatureFinding(feature=feature, found=f"refused ({words})", instead="text prompts", cost=_TEXT_COST)
     if seen.form.prompt == "text":
         why = "chat messages are text" if seen.form.endpoint == "chat" else "not asked for (--prompt text)"
-        return Finding(feature=feature, found=why, instead="text prompts", cost=_TEXT_COST, surprise=False)
+        return FeatureFinding(feature=feature, found=why, instead="text prompts", cost=_TEXT_COST, surprise=False)
     if reported < 0:
-        return Finding(feature=feature, found="accepted", cost="prompt lengths are unchecked: no usage tells them")
+        return FeatureFinding(
+            feature=feature, found="accepted", cost="prompt lengths are unchecked: no usage tells them"
+        )
     if reported == sent:
-        return Finding(feature=feature, found=f"yes: {sent} ids are {reported} prompt tokens")
+        return FeatureFinding(feature=feature, found=f"yes: {sent} ids are {reported} prompt tokens")
     found = f"accepted: {reported} prompt tokens reported for {sent} ids"
-    return Finding(feature=feature, found=found, cost="prompts are not exactly as long as planned")
+    return FeatureFinding(feature=feature, found=found, cost="prompts are not exactly as long as planned")
 
 
-def _forced(seen: ProbeResults, needs: list[str]) -> Finding:
+def _forced(seen: ProbeResults, needs: list[str]) -> FeatureFinding:
     feature, option = "ignore_eos, min_tokens", "--stop natural"
     reading, asked = seen.reading, seen.output_tokens
     words = _words(seen, "forced")
     if words is None and seen.form.stop == "natural":
-        return Finding(
+        return FeatureFinding(
             feature=feature, found=f"not asked for ({option})", instead=option, cost=_NATURAL_COST, surprise=False
         )
     if words is None and reading.output_tokens_source == "limit":
         found = "accepted: the output ended at its limit, and its length is not told"
-        return Finding(feature=feature, found=found, cost="lengths that were not forced would pass for forced ones")
+        return FeatureFinding(
+            feature=feature, found=found, cost="lengths that were not forced would pass for forced ones"
+        )
     if words is None and reading.usage_doubted:
         found = f"accepted, but usage and what came contradict each other: {_contradiction(seen)}"
         needs.append(f"no forced output length can be held against usage: {_contradiction(seen)}: set {option}")
-        return Finding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
+        return FeatureFinding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
     if words is None and reading.output_tokens >= asked:
-        return Finding(feature=feature, found=f"accepted: {reading.output_tokens} of {asked} tokens came")
+        return FeatureFinding(feature=feature, found=f"accepted: {reading.output_tokens} of {asked} tokens came")
     if words is not None:
         found = f"refused ({words})"
     else:
@@ -179,25 +183,25 @@ def _forced(seen: ProbeResults, needs: list[str]) -> Finding:
             f"ignored: {reading.output_tokens} of {asked} tokens came ({reading.finish_reason or 'no finish_reason'})"
         )
     needs.append(f"ignore_eos and min_tokens are {found}, so no output length can be forced: set {option}")
-    return Finding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
+    return FeatureFinding(feature=feature, found=found, instead=option, cost=_NATURAL_COST)
 
 
-def _limit(seen: ProbeResults) -> Finding:
+def _limit(seen: ProbeResults) -> FeatureFinding:
     if seen.form.limit_field == "max_tokens":
         over = seen.reading.output_tokens - seen.output_tokens
         if over > 0 and seen.reading.output_tokens_source != "events":
             found = f"ignored: {seen.reading.output_tokens} tokens came for {seen.output_tokens}"
-            return Finding(feature="max_tokens", found=found, cost="outputs are longer than planned")
-        return Finding(feature="max_tokens", found="yes")
+            return FeatureFinding(feature="max_tokens", found=found, cost="outputs are longer than planned")
+        return FeatureFinding(feature="max_tokens", found="yes")
     words = _words(seen, "limit")
-    return Finding(
+    return FeatureFinding(
         feature="max_tokens", found=f"refused ({words})" if words else "refused", instead="max_completion_tokens"
     )
 
 
-def _salt(seen: ProbeResults) -> Finding:
+def _salt(seen: ProbeResults) -> FeatureFinding:
     salt = seen.salt
     if not seen.ask.salt or salt.proved:
-        return Finding(feature="cache_salt", found=salt.text)
+        return FeatureFinding(feature="cache_salt", found=salt.text)
     instead = "other prompts at every rate and attempt"
-    return Finding(feature="cache_salt", found=salt.text, instead=instead, cost="content unpaired across rates")
+    return FeatureFinding(feature="cache_salt", found=salt.text, instead=instead, cost="content unpaired across rates")

@@ -21,11 +21,10 @@ from loadgen.send.active import ActiveRequest, Transport
 from loadgen.send.api import Endpoint, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.httpx_transport import HttpxTransport
-from loadgen.send.openai import Answer as Reading
-from loadgen.send.openai import HttpEnd
+from loadgen.send.openai import HttpEnd, ParsedResponse
 from loadgen.send.reader import read_exchange
 from loadgen.send.wire import WireTransport
-from loadgen.target.http import Answer, Unreachable, no_connection_left
+from loadgen.target.http import HttpResponse, Unreachable, no_connection_left
 
 __all__ = ["Generated", "Generator", "generator"]
 
@@ -34,10 +33,10 @@ __all__ = ["Generated", "Generator", "generator"]
 class Generated:
     """What came of one request."""
 
-    answer: Answer  # status and body, as of any page
+    answer: HttpResponse  # status and body, as of any page
     outcome: str  # as of a request of the load
     fault: str  # why it is not ok, in words
-    reading: Reading | None  # of a 200
+    reading: ParsedResponse | None  # of a 200
     wait_s: float = 0.0  # from the request to its first token
 
     @property
@@ -127,7 +126,7 @@ class Generator:
             error=error or ("" if active.status == 200 else active.refusal()),
             limit_tokens=output_tokens,
         )
-        answer = Answer(
+        answer = HttpResponse(
             url=self._endpoint.urls[0] + self._endpoint.path,
             status=active.status,
             content_type=active.content_type,

@@ -24,7 +24,7 @@ from loadgen.common.errors import ClientLimited, TargetUnreachable, UsageError
 from loadgen.common.redact import redacted, secrets_of
 from loadgen.send.address import UNIX, exhausted, socket_path
 
-__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left"]
+__all__ = ["Http", "HttpResponse", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left"]
 
 _HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
@@ -47,7 +47,7 @@ class Unreachable(TargetUnreachable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpResponse:
     """An HTTP answer; `truncated` if the body was longer than the limit."""
 
     url: str
@@ -141,15 +141,17 @@ class Http:
         assert self._client is not None
         await self._client.aclose()
 
-    async def get(self, path: str, *, timeout_s: float | None = None, limit: int = BODY_LIMIT) -> Answer:
+    async def get(self, path: str, *, timeout_s: float | None = None, limit: int = BODY_LIMIT) -> HttpResponse:
         """GET a path under the base. Raises `Unreachable`, and `ClientLimited` as all requests do."""
         return await self._request("GET", path, None, timeout_s, limit)
 
-    async def head(self, path: str) -> Answer:
+    async def head(self, path: str) -> HttpResponse:
         """HEAD of a path under the base, which changes nothing. Raises `Unreachable`."""
         return await self._request("HEAD", path, None, None, BODY_LIMIT)
 
-    async def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Answer:
+    async def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> HttpResponse:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
 
@@ -169,7 +171,7 @@ class Http:
                     return _HTTP_2
         return ""
 
-    async def optional(self, path: str, *, timeout_s: float | None = None) -> Answer | None:
+    async def optional(self, path: str, *, timeout_s: float | None = None) -> HttpResponse | None:
         """GET a page that not every server has; `None` where that page alone gets no answer.
 
         Raises `Unreachable` where the server answers nothing else either: a server that is gone has not lost a page.
@@ -182,7 +184,7 @@ class Http:
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
-    ) -> Answer:
+    ) -> HttpResponse:
         assert self._client is not None
         self.sent += 1
         url = ("http://localhost" if socket_path(self.base) else self.base) + path
@@ -209,7 +211,7 @@ class Http:
             raise _unreachable(self.base, error, timeout) from None
         except httpx.InvalidURL:
             raise UsageError(f"target {bounded(url)} is not a URL; write http://HOST:PORT") from None
-        return Answer(
+        return HttpResponse(
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
             retry_after=bounded(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from analysis.text import bounded
-from loadgen.target.http import Answer, Http
+from loadgen.target.http import Http, HttpResponse
 from loadgen.target.metrics import Scrape, scrape
 
 __all__ = ["changed", "environment", "identify", "version"]
@@ -51,7 +51,7 @@ async def identify(http: Http, model: str) -> dict[str, str]:
         if card.get(name) is not None:
             facts[name] = bounded(str(card[name]))
     views = [await _view(http) for _ in range(_VIEWS)]
-    versions = sorted({told for told, _ in views if told})
+    versions = sorted({reported for reported, _ in views if reported})
     if versions:
         facts[_VERSION] = " and ".join(versions)
     if len(versions) > 1:
@@ -76,8 +76,8 @@ async def identify(http: Http, model: str) -> dict[str, str]:
 
 async def version(http: Http) -> str:
     """The server's version; empty if it does not tell. Raises `Unreachable`."""
-    told = (await _json(http, "/version")).get("version")
-    return "" if told is None else bounded(str(told))
+    reported = (await _json(http, "/version")).get("version")
+    return "" if reported is None else bounded(str(reported))
 
 
 async def environment(http: Http) -> dict[str, str]:
@@ -85,11 +85,13 @@ async def environment(http: Http) -> dict[str, str]:
 
     Raises `Unreachable`.
     """
-    told = (await _info(http)).get("system_env")
-    if not isinstance(told, dict):
+    reported = (await _info(http)).get("system_env")
+    if not isinstance(reported, dict):
         return {}
-    facts = {f"env.{name}": bounded(str(told[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if told.get(name)}
-    if (nccl := _NCCL.search(str(told.get("pip_packages")))) is not None:
+    facts = {
+        f"env.{name}": bounded(str(reported[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if reported.get(name)
+    }
+    if (nccl := _NCCL.search(str(reported.get("pip_packages")))) is not None:
         facts["env.nccl_version"] = bounded(nccl[1])
     return facts
 
@@ -156,7 +158,7 @@ async def _json(http: Http, path: str, *, timeout_s: float | None = None) -> dic
     return _object(await http.optional(path, timeout_s=timeout_s))
 
 
-def _object(answer: Answer | None) -> dict[str, Any]:
+def _object(answer: HttpResponse | None) -> dict[str, Any]:
     parsed = answer.json() if answer is not None and answer.status == 200 else None
     return parsed if isinstance(parsed, dict) else {}
 

@@ -25,11 +25,11 @@ import numpy as np
 from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
-from loadgen.send.openai import Answer as Reading
+from loadgen.send.openai import ParsedResponse
 from loadgen.target.capabilities import Capabilities
 from loadgen.target.findings import Adaptable, ProbeResults, gathered, judged
 from loadgen.target.generating import Generated, Generator, generator
-from loadgen.target.http import Answer, Http
+from loadgen.target.http import Http, HttpResponse
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.salt import Lookup, SaltSupport, judge_salt
 
@@ -68,7 +68,7 @@ def warmup_body(model: str, fmt: RequestFormat, input_tokens: int, output_tokens
     return body
 
 
-async def timed_request(http: Http, path: str, body: Mapping[str, Any], timeout_s: float) -> tuple[float, Answer]:
+async def timed_request(http: Http, path: str, body: Mapping[str, Any], timeout_s: float) -> tuple[float, HttpResponse]:
     """Seconds from the request to its whole answer, and the answer. Raises `TargetUnfit` unless it is 200."""
     began_s = anyio.current_time()
     answer = await http.post(path, body, timeout_s=timeout_s)
@@ -167,7 +167,7 @@ class Probe:
             raise TargetUnfit(f"{where} answers {answer.status}: {answer.excerpt}")
         return came
 
-    async def _narrow(self, refusal: Answer) -> tuple[dict[str, Any], Generated]:
+    async def _narrow(self, refusal: HttpResponse) -> tuple[dict[str, Any], Generated]:
         """From the barest request up to all that is taken; `self.form` becomes that."""
         self._continuous = False
         asked, form = self.form, replace(self.form, prompt="text", stop="natural", usage=False)
@@ -205,14 +205,16 @@ class Probe:
         self.form = form
         return body, answer
 
-    def _read(self, came: Generated) -> Reading:
+    def _read(self, came: Generated) -> ParsedResponse:
         """The answer of a 200, which the load has to be able to count as ok."""
         if came.outcome != "ok" or came.reading is None:
             where = f"{self.http.base}: {self.endpoint.path} answers 200, but not as OpenAI's API does"
             raise TargetUnfit(f"{where}: {came.fault} (a run counts it as {came.outcome})")
         return came.reading
 
-    async def _prove_salt(self, body: Mapping[str, Any], reading: Reading, settings: Mapping[str, str]) -> SaltSupport:
+    async def _prove_salt(
+        self, body: Mapping[str, Any], reading: ParsedResponse, settings: Mapping[str, str]
+    ) -> SaltSupport:
         """Send the same prompt under its salt and under another, and watch the prefix cache's hits."""
         if settings.get("enable_prefix_caching") == "False":
             return SaltSupport(proof="no_cache", text="the server caches no prefixes: every prompt is cold")

@@ -15,11 +15,11 @@ import anyio
 
 from analysis.text import Passing, bounded
 from loadgen.common.errors import TargetUnfit, TargetUnreachable
-from loadgen.target.http import Answer, Http, Unreachable
+from loadgen.target.http import Http, HttpResponse, Unreachable
 
 __all__ = ["ModelCard", "wait_ready"]
 
-Progress = Callable[[str], None]
+ProgressNote = Callable[[str], None]
 _WORTH_WAITING: Final = ("refused", "timeout", "lost")
 _STARTING: Final = (502, 503, 504)
 _POLL_S: Final = 0.5
@@ -35,7 +35,9 @@ class ModelCard:
     max_model_len: int | None
 
 
-async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progress: Progress | None = None) -> ModelCard:
+async def wait_ready(
+    http: Http, model: str | None, *, timeout_s: float, progress: ProgressNote | None = None
+) -> ModelCard:
     """Wait until the server is up, then find the model (the only one if `None`).
 
     `progress` is told in words while waiting. Raises `TargetUnreachable` or `TargetUnfit`.
@@ -45,8 +47,8 @@ async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progres
         try:
             fault = await _not_up(http)
         except Unreachable as error:
-            if error.why in ("lost", "protocol") and (told := await http.instead()):
-                raise Unreachable(f"{http.base}: {told}", "protocol") from None
+            if error.why in ("lost", "protocol") and (reason := await http.instead()):
+                raise Unreachable(f"{http.base}: {reason}", "protocol") from None
             if error.why not in _WORTH_WAITING:
                 raise
             fault = str(error)
@@ -79,7 +81,7 @@ async def _lists_models(http: Http) -> bool:
         return False
 
 
-def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
+def _find(base: str, answer: HttpResponse, model: str | None) -> ModelCard:
     """The model's card in the answer of /v1/models. Raises `TargetUnfit`.
 
     A name that the user gave needs no list (a hosted API may have none, or show it to nobody): it is denied only by a
@@ -103,11 +105,11 @@ def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
     return ModelCard(name=str(card["id"]), max_model_len=length if isinstance(length, int) and length > 0 else None)
 
 
-def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
+def _cards(base: str, answer: HttpResponse) -> list[Mapping[str, Any]]:
     if answer.status in (401, 403):
-        told = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
+        reason = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
         raise TargetUnfit(
-            f"{base} wants an API key, or another one ({told}); give it by --api-key-env NAME or --api-key-file FILE"
+            f"{base} wants an API key, or another one ({reason}); give it by --api-key-env NAME or --api-key-file FILE"
         )
     if answer.is_html:
         raise TargetUnfit(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from analysis.text import bounded
 from loadgen.plan.types import RequestFormat
-from loadgen.target.capabilities import Finding
+from loadgen.target.capabilities import FeatureFinding
 from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import Http, Unreachable
 from loadgen.target.idle import IdleWatch
@@ -35,7 +35,7 @@ class Survey:
     `unfit` says what cannot be measured on it with any of them.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[FeatureFinding, ...]
     options: tuple[str, ...]
     unfit: tuple[str, ...]
     format: RequestFormat
@@ -92,23 +92,23 @@ async def survey(
     )
 
 
-def _model(target: Target) -> Finding:
+def _model(target: Target) -> FeatureFinding:
     found = f"{bounded(target.model, 80)}, context length {target.max_model_len or 'not told'}"
     cost = "" if target.max_model_len else "prompts beyond the context are noticed only by what comes back"
-    return Finding(feature="model", found=found, cost=cost)
+    return FeatureFinding(feature="model", found=found, cost=cost)
 
 
-async def _tokenization(http: Http, model: str) -> Finding:
+async def _tokenization(http: Http, model: str) -> FeatureFinding:
     feature = "tokenization"
     try:
         answer = await http.post("/tokenize", {"model": model, "prompt": _TEXT})
     except Unreachable as error:
-        return Finding(feature=feature, found=str(error))
+        return FeatureFinding(feature=feature, found=str(error))
     parsed = answer.json() if answer.status == 200 else None
     count = parsed.get("count") if isinstance(parsed, dict) else None
     if isinstance(count, int):
-        return Finding(feature=feature, found=f"/tokenize: {count} tokens for {len(_TEXT.split())} words")
-    return Finding(
+        return FeatureFinding(feature=feature, found=f"/tokenize: {count} tokens for {len(_TEXT.split())} words")
+    return FeatureFinding(
         feature=feature,
         found=f"no /tokenize ({answer.status})",
         instead="a word counts as a token in text prompts",
@@ -116,10 +116,10 @@ async def _tokenization(http: Http, model: str) -> Finding:
     )
 
 
-async def _metrics(http: Http) -> Finding:
+async def _metrics(http: Http) -> FeatureFinding:
     reading = await scrape(http)
     if reading is None:
-        return Finding(
+        return FeatureFinding(
             feature="metrics",
             found="no /metrics",
             instead="the client's records alone",
@@ -136,13 +136,15 @@ async def _metrics(http: Http) -> Finding:
     ]
     found = f"yes: {len(reading.samples)} series"
     if not missing:
-        return Finding(feature="metrics", found=found)
-    return Finding(feature="metrics", found=f"{found}, without {', '.join(missing)}", cost="these cannot be checked")
+        return FeatureFinding(feature="metrics", found=found)
+    return FeatureFinding(
+        feature="metrics", found=f"{found}, without {', '.join(missing)}", cost="these cannot be checked"
+    )
 
 
-async def _reset(http: Http, *, allow: bool) -> Finding:
+async def _reset(http: Http, *, allow: bool) -> FeatureFinding:
     feature, path = "cache reset", "/reset_prefix_cache"
-    missing = Finding(
+    missing = FeatureFinding(
         feature=feature,
         found=f"no {path}",
         instead="--cache salt (default) or keep",
@@ -151,51 +153,57 @@ async def _reset(http: Http, *, allow: bool) -> Finding:
     try:
         if not allow:
             there = (await http.head(path)).status == 405  # it is for POST alone
-            return Finding(feature=feature, found="there, not tried (--allow-reset)") if there else missing
+            return FeatureFinding(feature=feature, found="there, not tried (--allow-reset)") if there else missing
         answer = await http.post(path)
     except Unreachable as error:
-        return Finding(feature=feature, found=str(error))
+        return FeatureFinding(feature=feature, found=str(error))
     parsed = answer.json()
     if answer.status in (400, 409, 429, 503):
         found = f"there, and busy now ({answer.status}: {answer.excerpt or 'nothing'})"
-        return Finding(feature=feature, found=found, instead="tried again for a minute before each run")
+        return FeatureFinding(feature=feature, found=found, instead="tried again for a minute before each run")
     if answer.status != 200:
         return missing
     if isinstance(parsed, dict) and parsed.get("success") is True:
-        return Finding(feature=feature, found="yes: success")
-    return Finding(feature=feature, found=f"answers without success ({answer.excerpt or 'nothing'})", cost=missing.cost)
+        return FeatureFinding(feature=feature, found="yes: success")
+    return FeatureFinding(
+        feature=feature, found=f"answers without success ({answer.excerpt or 'nothing'})", cost=missing.cost
+    )
 
 
-async def _server(http: Http) -> tuple[Finding, Finding]:
+async def _server(http: Http) -> tuple[FeatureFinding, FeatureFinding]:
     """The version, and the server's Date against our clock, to within what a Date can tell and the answer's time."""
     before_s = time.time()
     try:
         answer = await http.get("/version")
     except Unreachable as error:
-        return Finding(feature="version", found=str(error)), Finding(feature="clocks", found="not seen")
+        return FeatureFinding(feature="version", found=str(error)), FeatureFinding(feature="clocks", found="not seen")
     after_s = time.time()
     parsed = answer.json() if answer.status == 200 else None
     version = parsed.get("version") if isinstance(parsed, dict) else None
-    told = Finding(feature="version", found=bounded(str(version), 80))
+    known = FeatureFinding(feature="version", found=bounded(str(version), 80))
     if version is None:
-        told = Finding(feature="version", found="not told", cost="another version behind the same URL is not noticed")
+        known = FeatureFinding(
+            feature="version", found="not told", cost="another version behind the same URL is not noticed"
+        )
     try:
         there_s = parsedate_to_datetime(answer.date).timestamp()
     except (ValueError, TypeError):
-        return told, Finding(feature="clocks", found="the server tells no date", instead="this machine's clock alone")
+        return known, FeatureFinding(
+            feature="clocks", found="the server tells no date", instead="this machine's clock alone"
+        )
     early_s, late_s = there_s - after_s, there_s + _CLOCK_RESOLUTION_S - before_s
     if early_s <= 0 <= late_s:
-        return told, Finding(feature="clocks", found="in step, as far as a Date header tells (2 s)")
+        return known, FeatureFinding(feature="clocks", found="in step, as far as a Date header tells (2 s)")
     off_s = early_s if early_s > 0 else late_s
     found = f"the server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
     cost = "its logs do not line up with ours; latencies are not concerned"
-    return told, Finding(feature="clocks", found=found, cost=cost)
+    return known, FeatureFinding(feature="clocks", found=found, cost=cost)
 
 
-def _connection(watch: IdleWatch) -> Finding:
+def _connection(watch: IdleWatch) -> FeatureFinding:
     if watch.connect_s is None or watch.answer_s is None:
-        return Finding(feature="connection", found="not seen")
+        return FeatureFinding(feature="connection", found="not seen")
     found = (
         f"connect {1e3 * watch.connect_s:.1f} ms, small answer {1e3 * watch.answer_s:.1f} ms, idle limit {watch.text}"
     )
-    return Finding(feature="connection", found=found, instead=f"reused for up to {watch.keepalive_s():.1f} s")
+    return FeatureFinding(feature="connection", found=found, instead=f"reused for up to {watch.keepalive_s():.1f} s")

@@ -27,7 +27,7 @@ from loadgen.target.http import Http, Tls, Unreachable, base_url
 from loadgen.target.identity import environment, identify, version
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.probe import Probe, timed_request, warmup_body
-from loadgen.target.ready import Progress, wait_ready
+from loadgen.target.ready import ProgressNote, wait_ready
 from loadgen.target.tokenizer import Untold, exact_text
 
 __all__ = ["IDLE_WAIT_S", "PATIENCE_S", "RESET_S", "WARM_TIMEOUT_S", "Idle", "Target", "open_target"]
@@ -188,7 +188,7 @@ class Target:
             found[http.base] = None if reading is None else reading.started
         return found
 
-    async def wait_ready(self, timeout_s: float, progress: Progress | None = None) -> None:
+    async def wait_ready(self, timeout_s: float, progress: ProgressNote | None = None) -> None:
         """Wait until every server serves the model (again). Raises `TargetUnreachable` or `TargetUnfit`."""
         for http in self.https:
             await wait_ready(http, self.model, timeout_s=timeout_s, progress=progress)
@@ -249,7 +249,7 @@ async def open_target(
     proxied: bool = False,
     ready_timeout_s: float = 60.0,
     request_timeout_s: float = 10.0,
-    progress: Progress | None = None,
+    progress: ProgressNote | None = None,
 ) -> AsyncIterator[Target]:
     """Open what the user named: one or more URLs behind one target, or `emulator[:PROFILE]`.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.experiment.prepare import prepare
-from loadgen.experiment.rehearse import repeat, stage
+from loadgen.experiment.rehearse import plan_rehearsal, repeat
 from loadgen.scenario.file import load_scenario
 
 ASKED = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--rate", "2..14"]
@@ -24,7 +24,7 @@ def test_a_repeat_ends_as_the_sweep_on_disk_with_its_seed(loadgen: Any, tmp_path
             "width": "30%", "runs": 2, "window": "100s", "min_requests": 100,
         },
     )  # fmt: skip
-    rehearsed = repeat(stage(prepare(scenario)), 9)
+    rehearsed = repeat(plan_rehearsal(prepare(scenario)), 9)
     assert rehearsed.outcome.capacity == answer["capacity"]
     assert (rehearsed.runs, rehearsed.requests) == (len(lines), sum(line["requests"] for line in lines))
 

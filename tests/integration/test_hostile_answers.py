@@ -17,7 +17,7 @@ from loadgen.send.active import ActiveRequest, Held, Transport
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import LoopClock
 from loadgen.send.httpx_transport import HttpxTransport
-from loadgen.send.openai import Answer, HttpEnd, outcome_of
+from loadgen.send.openai import HttpEnd, ParsedResponse, outcome_of
 from loadgen.send.wire import WireTransport
 from tests.fakes.streams import DONE, completion_events, event, text, usage
 
@@ -75,7 +75,7 @@ def blasting(*answers: bytes, close: bool = False) -> Iterator[Blaster]:
 @dataclass
 class Told:
     active: ActiveRequest
-    answer: Answer | None
+    answer: ParsedResponse | None
     outcome: str
     error: str
     cpu_s: float  # of the client's thread

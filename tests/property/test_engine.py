@@ -15,8 +15,8 @@ from analysis.tp.cost import Fabric, Shape
 from loadgen.emulator.cost import Card, StepCost
 from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.noise import StepNoise
-from loadgen.emulator.engine.serve import Arrivals, serve
-from loadgen.emulator.engine.trace import Trace
+from loadgen.emulator.engine.serve import ServerArrivals, serve
+from loadgen.emulator.engine.service_times import ServiceTimes
 from loadgen.emulator.engine.types import Limits, Sequence
 
 BLOCK = 4
@@ -183,7 +183,7 @@ class PlainEngine:
         return took
 
 
-def plain_run(arrivals: Arrivals, limits: Limits) -> tuple[list[Plain], PlainEngine]:
+def plain_run(arrivals: ServerArrivals, limits: Limits) -> tuple[list[Plain], PlainEngine]:
     engine = PlainEngine(limits, step_cost())
     urgency = arrivals.priority if arrivals.priority is not None else np.zeros_like(arrivals.at_ns)
     requests = [
@@ -209,7 +209,7 @@ def plain_run(arrivals: Arrivals, limits: Limits) -> tuple[list[Plain], PlainEng
     return requests, engine
 
 
-def token_table(trace: Trace) -> list[list[int]]:
+def token_table(trace: ServiceTimes) -> list[list[int]]:
     rows = []
     for request, tokens in enumerate(trace.tokens.tolist()):
         numbers = np.arange(1, tokens + 1)
@@ -218,7 +218,7 @@ def token_table(trace: Trace) -> list[list[int]]:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, pressure: bool = True) -> tuple[Arrivals, Limits]:
+def workloads(draw: st.DrawFn, *, pressure: bool = True) -> tuple[ServerArrivals, Limits]:
     n = draw(st.integers(1, 12))
     column = lambda low, high: np.array(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))  # noqa: E731
     inputs, outputs = column(1, 30), column(1, 20)
@@ -228,7 +228,7 @@ def workloads(draw: st.DrawFn, *, pressure: bool = True) -> tuple[Arrivals, Limi
     gaps = column(0, 3_000_000)
     seqs = draw(st.integers(1, 6))
     one = -(-int((inputs + outputs).max()) // BLOCK)
-    arrivals = Arrivals(
+    arrivals = ServerArrivals(
         at_ns=np.cumsum(gaps),
         input_tokens=inputs,
         output_tokens=outputs,
@@ -245,14 +245,16 @@ def workloads(draw: st.DrawFn, *, pressure: bool = True) -> tuple[Arrivals, Limi
     return arrivals, limits
 
 
-def serve_it(arrivals: Arrivals, limits: Limits, **more: Any) -> Trace:
+def serve_it(arrivals: ServerArrivals, limits: Limits, **more: Any) -> ServiceTimes:
     options = {"noise": None, "timeout_ns": TIMEOUT_NS, "until": len(arrivals.at_ns), **more}
     return serve(arrivals, limits=limits, cost=step_cost(), **options)
 
 
 @settings(deadline=None, max_examples=80)
 @given(workloads(), st.booleans())
-def test_every_token_comes_out_when_the_plain_engine_says(workload: tuple[Arrivals, Limits], by_priority: bool) -> None:
+def test_every_token_comes_out_when_the_plain_engine_says(
+    workload: tuple[ServerArrivals, Limits], by_priority: bool
+) -> None:
     arrivals, limits = workload
     if by_priority:
         limits = replace(limits, policy="priority")
@@ -267,7 +269,7 @@ def test_every_token_comes_out_when_the_plain_engine_says(workload: tuple[Arriva
 
 @settings(deadline=None, max_examples=50)
 @given(workloads(pressure=False))
-def test_the_fast_loop_gives_the_engine_s_records(workload: tuple[Arrivals, Limits]) -> None:
+def test_the_fast_loop_gives_the_engine_s_records(workload: tuple[ServerArrivals, Limits]) -> None:
     arrivals, limits = workload
     nothing = np.zeros_like(arrivals.prefix_tokens)
     arrivals = replace(arrivals, prefix_tokens=nothing, prefix_group=nothing - 1)
@@ -276,7 +278,9 @@ def test_the_fast_loop_gives_the_engine_s_records(workload: tuple[Arrivals, Limi
 
 @settings(deadline=None, max_examples=50)
 @given(workloads(pressure=False), st.integers(1, 6_000_000))
-def test_both_loops_drop_the_same_clients_at_the_same_pass(workload: tuple[Arrivals, Limits], timeout_ns: int) -> None:
+def test_both_loops_drop_the_same_clients_at_the_same_pass(
+    workload: tuple[ServerArrivals, Limits], timeout_ns: int
+) -> None:
     arrivals, limits = workload
     nothing = np.zeros_like(arrivals.prefix_tokens)
     arrivals = replace(arrivals, prefix_tokens=nothing, prefix_group=nothing - 1)
@@ -288,7 +292,7 @@ def test_both_loops_drop_the_same_clients_at_the_same_pass(workload: tuple[Arriv
 
 @settings(deadline=None, max_examples=40)
 @given(workloads(), st.integers(0, 3))
-def test_leaping_and_stepping_give_the_same_trace(workload: tuple[Arrivals, Limits], seed: int) -> None:
+def test_leaping_and_stepping_give_the_same_trace(workload: tuple[ServerArrivals, Limits], seed: int) -> None:
     arrivals, limits = workload
     noise = StepNoise(seed=seed, jitter=0.3, stall_share=0.1, stall_ps=10**9) if seed else None
     made = []
@@ -311,7 +315,7 @@ def test_leaping_and_stepping_give_the_same_trace(workload: tuple[Arrivals, Limi
     assert made[0] == made[1]
 
 
-def sequences(arrivals: Arrivals) -> list[Sequence]:
+def sequences(arrivals: ServerArrivals) -> list[Sequence]:
     rows = zip(
         arrivals.input_tokens.tolist(),
         arrivals.output_tokens.tolist(),
@@ -327,7 +331,9 @@ def sequences(arrivals: Arrivals) -> list[Sequence]:
 
 @settings(deadline=None, max_examples=40)
 @given(workloads(), st.data())
-def test_cancelling_anybody_at_any_time_leaks_nothing(workload: tuple[Arrivals, Limits], data: st.DataObject) -> None:
+def test_cancelling_anybody_at_any_time_leaks_nothing(
+    workload: tuple[ServerArrivals, Limits], data: st.DataObject
+) -> None:
     arrivals, limits = workload
     engine = Engine(limits, step_cost())
     alive = sequences(arrivals)
@@ -347,16 +353,16 @@ def test_cancelling_anybody_at_any_time_leaks_nothing(workload: tuple[Arrivals, 
 
 @settings(deadline=None, max_examples=40)
 @given(workloads(pressure=False))
-def test_first_come_is_first_served(workload: tuple[Arrivals, Limits]) -> None:
+def test_first_come_is_first_served(workload: tuple[ServerArrivals, Limits]) -> None:
     arrivals, limits = workload
     first = [tokens[0] for tokens in token_table(serve_it(arrivals, limits, collapse=False))]
     assert first == sorted(first)
 
 
-def busy(rate: float, *, seed: int = 3, n: int = 2000) -> tuple[Arrivals, Limits]:
+def busy(rate: float, *, seed: int = 3, n: int = 2000) -> tuple[ServerArrivals, Limits]:
     rng = np.random.default_rng(seed)
     nothing = np.zeros(n, dtype=np.int64)
-    arrivals = Arrivals(
+    arrivals = ServerArrivals(
         at_ns=np.cumsum(rng.exponential(1e9 / rate, n)).astype(np.int64),
         input_tokens=rng.integers(1, 30, n),
         output_tokens=rng.integers(1, 20, n),

@@ -25,7 +25,7 @@ from loadgen.results.events import read_events
 from loadgen.results.store import ExperimentStore
 from loadgen.send.active import ActiveRequest
 from loadgen.send.api import RunOutput, SendOptions, sampled
-from loadgen.send.openai import Answer
+from loadgen.send.openai import ParsedResponse
 from loadgen.send.table import Tables
 
 S = 1_000_000_000
@@ -187,7 +187,7 @@ class _Sink:
 def recorded(keep: Any, index: int = 0) -> tuple[Tables, _Sink]:
     sink = _Sink()
     into = Tables(sink, keep=keep)
-    answer = Answer(events=[(1_000_123, 1), (1_000_999, 1), (13_456_789, -1)])
+    answer = ParsedResponse(events=[(1_000_123, 1), (1_000_999, 1), (13_456_789, -1)])
     into.add(ActiveRequest(index, scheduled_ns=0), "ok", "", answer)
     return into, sink
 

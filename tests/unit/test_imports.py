@@ -53,6 +53,32 @@ def test_the_pure_parts_of_loadgen_know_no_sockets_loop_or_clock() -> None:
         assert not (names & OUTSIDE) - allowed.get(path.relative_to(ROOT).as_posix(), set()), path
 
 
+# a room imports only from rooms before it
+ROOMS = (
+    "common", "plan", "send", "scenario", "workload", "results", "emulator", "target", "experiment", "cli",
+)  # fmt: skip
+
+
+def test_no_room_of_loadgen_imports_from_one_that_stands_on_it() -> None:
+    wrong = set()
+    for path in modules("loadgen"):
+        inside = path.relative_to(ROOT / "loadgen").parts
+        if len(inside) == 1:  # the library's door and the program's
+            continue
+        below = ROOMS[: ROOMS.index(inside[0]) + 1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("loadgen."):
+                room = (node.module or "").split(".")[1]
+                if room not in below:
+                    wrong.add(f"{path.relative_to(ROOT)}:{node.lineno}: {room}")
+    assert not wrong
+
+
+def test_the_rooms_of_loadgen_are_these_ten() -> None:
+    assert {path.parent.name for path in (ROOT / "loadgen").glob("*/__init__.py")} == set(ROOMS)
+    assert {path.stem for path in (ROOT / "loadgen").glob("*.py")} == {"__init__", "__main__"}
+
+
 @pytest.mark.parametrize(
     ("package", "source"),
     [("analysis", "import loadgen.experiment"), ("analysis", "from traces import trace"),

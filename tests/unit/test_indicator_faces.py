@@ -15,7 +15,7 @@ from analysis.records import derive, table
 from analysis.slo import Slo
 from loadgen.send.active import ActiveRequest
 from loadgen.send.decide import LiveBounds
-from loadgen.send.openai import Answer
+from loadgen.send.openai import ParsedResponse
 from tests.fakes.streams import event, text
 
 NS = 1_000_000_000
@@ -64,7 +64,7 @@ def live(v: Vector) -> bool:
     active = ActiveRequest(0, SCHEDULED, cohort=True)
     active.sent_ns = v.sent_ns
     events = [(v.first_ns, -1)] + [(v.last_ns, -1)] * (v.events - 1)
-    answer = Answer(
+    answer = ParsedResponse(
         events=events, output_tokens=v.tokens, first_read_tokens=v.first_read_tokens, token_reads=v.reads
     )  # fmt: skip
     return LiveBounds(v.slo).met(active, answer)

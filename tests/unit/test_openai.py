@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.text import bounded
 from loadgen.send import reader
 from loadgen.send.active import ActiveRequest
-from loadgen.send.openai import Answer, HttpEnd, outcome_of
+from loadgen.send.openai import HttpEnd, ParsedResponse, outcome_of
 from loadgen.send.reader import read_answer, read_exchange
 from tests.fakes.captures import captured_reads
 from tests.fakes.replay import Replay
@@ -23,13 +23,15 @@ CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / 
 
 def read(
     *pieces: bytes, end: HttpEnd = "complete", content_type: str = "text/event-stream", limit_tokens: int = -1
-) -> Answer:
+) -> ParsedResponse:
     """Each piece in a read of its own, stamped 10, 20, 30, ..."""
     stamps = [10 * (i + 1) for i in range(len(pieces))]
     return read_answer(list(pieces), stamps, content_type=content_type, end=end, limit_tokens=limit_tokens)
 
 
-def judge(answer: Answer | None, end: HttpEnd = "complete", status: int = 200, forced: int | None = None) -> str:
+def judge(
+    answer: ParsedResponse | None, end: HttpEnd = "complete", status: int = 200, forced: int | None = None
+) -> str:
     return outcome_of(answer, end=end, status=status, error="", forced_tokens=forced)[0]
 
 
@@ -409,7 +411,7 @@ def test_an_exchange_is_judged_as_the_load_s_are() -> None:
 # ---- raw captures of a real server ----------------------------------------------------------------------------------
 
 
-def capture(name: str) -> tuple[int, Answer, HttpEnd]:
+def capture(name: str) -> tuple[int, ParsedResponse, HttpEnd]:
     """Status, answer and end of one captured exchange, each recv() one read."""
     replay = Replay()
     for at_ns, data in captured_reads(name):
@@ -417,7 +419,7 @@ def capture(name: str) -> tuple[int, Answer, HttpEnd]:
     replay.close()
     active = replay.active
     live_ns = active.first_token_ns
-    answer = active.finish(replay.end) or Answer()
+    answer = active.finish(replay.end) or ParsedResponse()
     assert live_ns in (answer.first_token_ns, -1)
     return active.status, answer, replay.end
 

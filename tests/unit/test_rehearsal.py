@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
-from analysis.report.repeats import Cell, Repeat, place_of, plan_row, settling, summarise
+from analysis.report.repeats import RehearsedPlan, Repeat, place_of, plan_row, settling, summarise
 from analysis.search import Outcome, OutcomeName
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
-from loadgen.experiment.rehearse import Stage, rehearse, repeat, stage, variations
+from loadgen.experiment.rehearse import Rehearsal, plan_rehearsal, rehearse, repeat, variations
 from loadgen.scenario.file import load_scenario
 
 GRID = (2.0, 3.0, 4.0, 6.0, 8.0)
@@ -34,8 +34,8 @@ def setup(**changed: Any) -> Setup:
 
 
 @pytest.fixture(scope="module")
-def on() -> Stage:
-    return stage(setup())
+def on() -> Rehearsal:
+    return plan_rehearsal(setup())
 
 
 def test_a_place_is_an_index_or_beyond_the_range() -> None:
@@ -78,7 +78,7 @@ def test_nothing_repeated_is_refused() -> None:
 
 def cell(window_s: float, runs: int, *rates: float, hours: float = 1.0) -> dict[str, Any]:
     repeats = tuple(ended("FOUND", rate, seconds=3600 * hours) for rate in rates)
-    return plan_row(Cell(window_s=window_s, cohort=None, runs=runs, repeats=repeats), GRID)
+    return plan_row(RehearsedPlan(window_s=window_s, cohort=None, runs=runs, repeats=repeats), GRID)
 
 
 def test_the_window_that_would_settle_it_follows_from_the_variance_over_all_windows() -> None:
@@ -96,18 +96,18 @@ def test_it_is_never_shorter_than_what_was_simulated_in_vain_and_prefers_the_che
 
 def test_a_capacity_outside_of_the_range_settles_nothing() -> None:
     repeats = (ended("ABOVE_RANGE", 8.0), ended("FOUND", 8.0))
-    assert settling([plan_row(Cell(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]) is None
+    assert settling([plan_row(RehearsedPlan(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]) is None
 
 
 def test_a_row_resolves_where_four_in_five_agree() -> None:
     def row(near: int) -> dict[str, Any]:
         repeats = [ended("FOUND", 3.0)] * near + [ended("FOUND", 8.0)] * (10 - near)
-        return plan_row(Cell(window_s=60.0, cohort=None, runs=2, repeats=tuple(repeats)), GRID)
+        return plan_row(RehearsedPlan(window_s=60.0, cohort=None, runs=2, repeats=tuple(repeats)), GRID)
 
     assert [row(near)["resolves"] for near in (7, 8)] == [False, True]
 
 
-def test_a_repeat_is_the_same_for_the_same_seed_and_another_for_another(on: Stage) -> None:
+def test_a_repeat_is_the_same_for_the_same_seed_and_another_for_another(on: Rehearsal) -> None:
     first, again, other = repeat(on, 7), repeat(on, 7), repeat(on, 8)
     assert first == again
     assert [v.attain_min for v in first.outcome.rates] != [v.attain_min for v in other.outcome.rates]
@@ -117,12 +117,12 @@ def test_a_repeat_is_the_same_for_the_same_seed_and_another_for_another(on: Stag
 
 
 def test_a_repeat_keeps_to_the_budget_of_live_time() -> None:
-    short = repeat(stage(setup(max_time="10m")), 7)
+    short = repeat(plan_rehearsal(setup(max_time="10m")), 7)
     assert short.outcome.name == "BUDGET_EXHAUSTED"
     assert short.seconds <= 600 + 2 * 60  # the tail of the last run is not booked beforehand
 
 
-def test_variations_change_window_and_replicates_alone(on: Stage) -> None:
+def test_variations_change_window_and_replicates_alone(on: Rehearsal) -> None:
     made = [(v.setup.workload.window_s, v.setup.spec.runs) for v in variations(on)]
     assert made == [(100, 1), (100, 4), (200, 1), (200, 2), (200, 4), (400, 1), (400, 2), (400, 4)]
     assert {v.setup.spec.explore for v in variations(on)} == {1}
@@ -138,7 +138,7 @@ def _by_count() -> Setup:
     return prepare(load_scenario(None, kept | {"cohort": 300}))
 
 
-def test_processes_change_nothing_but_the_time(on: Stage) -> None:
+def test_processes_change_nothing_but_the_time(on: Rehearsal) -> None:
     lines: list[str] = []
     alone = rehearse(on, 4, progress=Progress(lambda event: lines.append(event.text)), processes=1)
     assert alone == rehearse(on, 4, progress=Progress(lambda event: lines.append(event.text)), processes=2)
@@ -151,11 +151,11 @@ def test_processes_change_nothing_but_the_time(on: Stage) -> None:
     assert [table.title.split()[0] for table in rehearsal_tables(alone)] == ["Where", "What"]
 
 
-def test_advice_is_simulated_where_a_row_resolves_and_else_said_to_be_extrapolated(on: Stage) -> None:
+def test_advice_is_simulated_where_a_row_resolves_and_else_said_to_be_extrapolated(on: Rehearsal) -> None:
     report = rehearse(on, 1, progress=Progress(), processes=1)
 
     def advice(*repeats: Repeat) -> str:
-        report["plans"] = [plan_row(Cell(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]
+        report["plans"] = [plan_row(RehearsedPlan(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]
         return rehearsal_sentences(report)[2]
 
     assert "windows of 1m 40s with R = 2" in advice(*[ended("FOUND", 3.0)] * 5)
@@ -167,4 +167,4 @@ def test_advice_is_simulated_where_a_row_resolves_and_else_said_to_be_extrapolat
 )  # fmt: skip
 def test_only_virtual_time_is_rehearsed(target: tuple[str, ...]) -> None:
     with pytest.raises(ScenarioError, match="--target virtual:PROFILE"):
-        stage(setup(target=target))
+        plan_rehearsal(setup(target=target))

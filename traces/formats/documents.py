@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from traces.errors import TraceError
-from traces.source import MAX_HEAD_BYTES, Block, Source
+from traces.source import MAX_HEAD_BYTES, LineChunk, Source
 
 __all__ = ["dig", "documents", "expand", "head_objects", "load_json", "one_a_line"]
 
@@ -100,7 +100,7 @@ def documents(source: Source) -> Iterator[tuple[int, Any]]:
         yield from ((0, value) for value in _Stream(source, source.pieces()).values())
 
 
-def _by_line(block: Block) -> Iterator[tuple[int, Any]]:
+def _by_line(block: LineChunk) -> Iterator[tuple[int, Any]]:
     for number, text in enumerate(block.data.split(b"\n"), start=block.first_line):
         if text.strip():
             yield number, _parsed(text)
@@ -114,7 +114,7 @@ def head_objects(source: Source, limit: int = 200) -> list[dict[str, Any]]:
             lines = source.head.splitlines()
             if len(lines) > 1 and not source.head.endswith(b"\n") and not source.whole:
                 lines.pop()
-            block = Block(data=b"\n".join(lines[:limit]), first_line=1, lines=0)
+            block = LineChunk(data=b"\n".join(lines[:limit]), first_line=1, lines=0)
             found = [one for _, value in _by_line(block) for one in expand(value) if isinstance(one, dict)]
         else:
             try:

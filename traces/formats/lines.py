@@ -20,7 +20,7 @@ from traces.decode import code
 from traces.formats.batch import Batch
 from traces.formats.documents import dig, load_json
 from traces.formats.layout import Columns
-from traces.source import Block, Source
+from traces.source import LineChunk, Source
 
 __all__ = ["Path", "as_text", "find_paths", "read_lines"]
 
@@ -109,7 +109,7 @@ def _schema(types: Mapping[Path, pa.DataType]) -> pa.Schema | None:
     return pa.schema([(key, typed(node)) for key, node in tree.items()])
 
 
-def _fast(block: Block, schema: pa.Schema, paths: Mapping[str, Path]) -> Batch | None:
+def _fast(block: LineChunk, schema: pa.Schema, paths: Mapping[str, Path]) -> Batch | None:
     if _has_exponents(block.data) or _MANY_DIGITS.search(block.data):
         return None
     try:
@@ -139,7 +139,7 @@ def _has_exponents(data: bytes) -> bool:
     return bool(possible.any()) and _EXPONENT.search(data) is not None
 
 
-def _slow(block: Block, paths: Mapping[str, Path], hashes: str) -> Batch:
+def _slow(block: LineChunk, paths: Mapping[str, Path], hashes: str) -> Batch:
     values: dict[str, list[Any]] = {name: [] for name in paths}
     line: list[int] = []
     reasons: list[int] = []

@@ -18,7 +18,7 @@ import pyarrow.csv as pacsv
 from traces.decode import code
 from traces.errors import printable
 from traces.formats.batch import Batch
-from traces.source import Block, Source
+from traces.source import LineChunk, Source
 
 __all__ = ["DELIMITERS", "read_csv", "split_header"]
 
@@ -54,7 +54,7 @@ def read_csv(
             _, _, data = block.data.partition(b"\n")
             if not data:
                 continue
-            block = Block(data=data, first_line=2, lines=block.lines - 1)
+            block = LineChunk(data=data, first_line=2, lines=block.lines - 1)
         # Arrow would read 0x1F as 31; one letter is looked for first, since that is many times faster
         hexes = any(x in block.data and b"0" + x in block.data for x in (b"x", b"X"))
         batch = None if hexes else _fast(block, delimiter, names, numbers, positions, wanted)
@@ -63,7 +63,7 @@ def read_csv(
 
 
 def _fast(
-    block: Block,
+    block: LineChunk,
     delimiter: bytes,
     names: list[str],
     types: dict[str, pa.DataType],
@@ -107,7 +107,7 @@ def _fast(
     return Batch(columns=columns, line=line, reasons=np.zeros(line.size, dtype=np.int8))
 
 
-def _slow(block: Block, delimiter: bytes, width: int, positions: list[int], wanted: list[str]) -> Batch:
+def _slow(block: LineChunk, delimiter: bytes, width: int, positions: list[int], wanted: list[str]) -> Batch:
     reader = csv.reader(
         io.StringIO(block.data.decode("utf-8", errors="replace"), newline=""), delimiter=delimiter.decode()
     )

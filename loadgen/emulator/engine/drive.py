@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loadgen.emulator.engine.core import Engine
-from loadgen.emulator.engine.trace import PassLog
+from loadgen.emulator.engine.service_times import PassLog
 from loadgen.emulator.engine.types import EngineFull, Sequence, Step
 
 __all__ = ["Drive"]

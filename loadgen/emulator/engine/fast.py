@@ -14,7 +14,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from loadgen.emulator.cost import StepCost
-from loadgen.emulator.engine.trace import PassLog
+from loadgen.emulator.engine.service_times import PassLog
 from loadgen.emulator.engine.types import Limits
 
 __all__ = ["FastRun", "applies", "run_fast"]

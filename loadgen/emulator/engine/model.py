@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.kv import Chain
-from loadgen.emulator.engine.trace import PS_PER_NS
+from loadgen.emulator.engine.service_times import PS_PER_NS
 from loadgen.emulator.engine.types import EngineFull, Sequence, Step
 from loadgen.emulator.model import Busy, Emission, Gauges, Job
 
@@ -56,7 +56,7 @@ class _Replica:
         assert self.step is not None
         step, ends_ps = self.step, self.ends_ps
         gone, finished = set(self.leaving), set(step.finished)
-        told = [
+        emissions = [
             Emission(
                 key=sequence.key,
                 tokens=1,
@@ -77,7 +77,7 @@ class _Replica:
             self.drop(sequence)
         self.leaving.clear()
         self.begin(ends_ps)
-        return told
+        return emissions
 
     def drop(self, sequence: Sequence) -> None:
         """Its client left: nothing of it stays."""
@@ -136,14 +136,14 @@ class BatchingModel:
 
     def advance(self, now_ns: int) -> Many[Emission]:
         """See `Model`."""
-        told: list[Emission] = []
+        emissions: list[Emission] = []
         for replica in self._replicas:
             while replica.step is not None and replica.ends_ps <= now_ns * PS_PER_NS:
-                told += replica.end()
-        for emission in told:
+                emissions += replica.end()
+        for emission in emissions:
             if emission.finished:
                 self._jobs.pop(emission.key, None)
-        return told
+        return emissions
 
     def gauges(self) -> Gauges:
         """See `Model`; sums over the replicas, mean KV usage."""

@@ -17,8 +17,8 @@ from loadgen.emulator.cost import Card, StepCost, kv_blocks, weight_bytes
 from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.model import BatchingModel
 from loadgen.emulator.engine.noise import StepNoise
-from loadgen.emulator.engine.serve import Arrivals, serve
-from loadgen.emulator.engine.trace import Int64s, Trace, interleaved
+from loadgen.emulator.engine.serve import ServerArrivals, serve
+from loadgen.emulator.engine.service_times import Int64s, ServiceTimes, interleaved
 from loadgen.emulator.engine.types import Limits
 from loadgen.emulator.profiles import Positive, Profile
 from loadgen.plan.types import RunPlan
@@ -209,14 +209,14 @@ class BatchingProfile(Profile):
         until: int,
         cap: int | None = None,
         collapse: bool = True,
-    ) -> Trace:
+    ) -> ServiceTimes:
         """The plan in virtual time; see `engine.serve`. Raises `ValueError` for a cap in front of replicas."""
         replicas = self.parallel.replicas
         if cap is not None and replicas > 1:
             raise ValueError("a concurrency cap in front of replicas has no virtual time")
         traces = [
             serve(
-                Arrivals(
+                ServerArrivals(
                     at_ns=plan.schedule.at_ns[replica::replicas],
                     input_tokens=plan.input_tokens[replica::replicas],
                     output_tokens=output_tokens[replica::replicas],

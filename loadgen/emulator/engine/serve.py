@@ -12,15 +12,15 @@ from loadgen.emulator.engine.core import Engine
 from loadgen.emulator.engine.drive import Drive
 from loadgen.emulator.engine.kv import Chain
 from loadgen.emulator.engine.noise import StepNoise
-from loadgen.emulator.engine.trace import PS_PER_NS, Int64s, PassLog, Trace
+from loadgen.emulator.engine.service_times import PS_PER_NS, Int64s, PassLog, ServiceTimes
 from loadgen.emulator.engine.types import Limits, Sequence
 from traces.trace import BlockHashes
 
-__all__ = ["Arrivals", "serve"]
+__all__ = ["ServerArrivals", "serve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrivals:
+class ServerArrivals:
     """What reaches the server, columns of shape (n,): instants (sorted), lengths, shared prefixes (group -1: none).
 
     `blocks`: the recorded blocks that prompts begin with, in place of prefix groups.
@@ -36,7 +36,7 @@ class Arrivals:
 
 
 def serve(
-    arrivals: Arrivals,
+    arrivals: ServerArrivals,
     *,
     limits: Limits,
     cost: StepCost,
@@ -45,7 +45,7 @@ def serve(
     until: int,
     cap: int | None = None,
     collapse: bool = True,
-) -> Trace:
+) -> ServiceTimes:
     """The trace of one engine, at least until the first `until` requests are over.
 
     `collapse=False` takes the general engine where the fast loop would do: for the tests that compare the two.
@@ -59,7 +59,7 @@ def serve(
     return _general(arrivals, Engine(limits, cost, noise), timeout_ns, until, cap)
 
 
-def _fast(arrivals: Arrivals, limits: Limits, cost: StepCost, timeout_ns: int, until: int) -> Trace:
+def _fast(arrivals: ServerArrivals, limits: Limits, cost: StepCost, timeout_ns: int, until: int) -> ServiceTimes:
     run = fast.run_fast(
         (arrivals.at_ns * PS_PER_NS).tolist(),
         arrivals.input_tokens.tolist(),
@@ -79,7 +79,7 @@ def _fast(arrivals: Arrivals, limits: Limits, cost: StepCost, timeout_ns: int, u
     def token_ns(requests: Int64s, numbers: Int64s) -> Int64s:
         return ends_ns.of(first[requests] + numbers - 1)
 
-    return Trace(
+    return ServiceTimes(
         admitted_ns=np.full(len(first), -1),
         sent_ns=arrivals.at_ns,
         tokens=tokens,
@@ -90,7 +90,7 @@ def _fast(arrivals: Arrivals, limits: Limits, cost: StepCost, timeout_ns: int, u
     )
 
 
-def _general(arrivals: Arrivals, engine: Engine, timeout_ns: int, until: int, cap: int | None) -> Trace:
+def _general(arrivals: ServerArrivals, engine: Engine, timeout_ns: int, until: int, cap: int | None) -> ServiceTimes:
     size = engine.limits.block_size
     urgency = arrivals.priority if arrivals.priority is not None else np.zeros_like(arrivals.at_ns)
     inputs, outputs = arrivals.input_tokens.tolist(), arrivals.output_tokens.tolist()
@@ -123,7 +123,7 @@ def _recorded_chain(ids: list[int], block_tokens: int, input_tokens: int, size: 
     return tuple((one, min(each, full - at)) for at, one in zip(range(0, full, each), ids, strict=False))
 
 
-def _general_trace(drive: Drive) -> Trace:
+def _general_trace(drive: Drive) -> ServiceTimes:
     total, done = len(drive.at_ps), drive.engine.steps
     first, last = np.array(drive.first_pass, dtype=np.int64), np.array(drive.last_pass, dtype=np.int64)
     latest = np.where(first > 0, np.where(last > 0, last, done) - first + 1, 0)  # tokens since the latest preemption
@@ -140,7 +140,7 @@ def _general_trace(drive: Drive) -> Trace:
 
     sent_ps = np.array(drive.sent_ps, dtype=np.int64)
     sent_ns = np.where(sent_ps < 0, -1, sent_ps // PS_PER_NS)
-    return Trace(
+    return ServiceTimes(
         admitted_ns=sent_ns if drive.cap is not None else np.full(total, -1),
         sent_ns=sent_ns,
         tokens=before + latest,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bools", "Int64s", "PassLog", "Trace"]
+__all__ = ["Bools", "Int64s", "PassLog", "ServiceTimes"]
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ PS_PER_NS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trace:
+class ServiceTimes:
     """Columns of shape (n,), one entry a request of the plan; `sent_ns` is -1 for one that never left the client."""
 
     admitted_ns: Int64s  # got a concurrency slot; -1 without a cap, or never
@@ -67,7 +67,7 @@ class PassLog:
         return ends_ns
 
 
-def interleaved(traces: list[Trace]) -> Trace:
+def interleaved(traces: list[ServiceTimes]) -> ServiceTimes:
     """One trace of servers that took requests in turn: request i is entry i // n of trace i mod n."""
     n = len(traces)
     total = sum(len(trace.tokens) for trace in traces)
@@ -86,7 +86,7 @@ def interleaved(traces: list[Trace]) -> Trace:
                 out[mine] = trace.token_ns(requests[mine] // n, numbers[mine])
         return out
 
-    return Trace(
+    return ServiceTimes(
         admitted_ns=column("admitted_ns"),
         sent_ns=column("sent_ns"),
         tokens=column("tokens"),

@@ -2,7 +2,8 @@
 
     python benchmarks/import_time.py [--repeats 15]
 
-Run it on an idle machine; on a busy one only processor time says something. Targets on an idle core: `import loadgen` 0.15 s, `loadgen --help` 0.4 s.
+Run it on an idle machine; on a busy one only processor time says something. Targets on an idle core: `import loadgen`
+0.15 s, `loadgen --help` 0.4 s.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def outcome_is(requests: pd.DataFrame, *outcomes: str) -> Bools:
 def gathered(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) -> Any:
     """Whether something gathered a stream and let it go in a few pieces; of numbers or of columns.
 
-    `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Either alone is no sign: a
+    `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Neither alone proves it: a
     queue makes waits long, and a server that writes on a clock puts several events into a read.
     """
     return (events >= GATHERED_EVENTS * reads) & (span_ns * GATHERED_SPAN < wait_ns)
@@ -111,7 +111,7 @@ def gathered(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers
 def buffered(requests: pd.DataFrame) -> Bools:
     """Which good requests brought O > 1 tokens in a single event or socket read, or gathered: TPOT cannot be seen.
 
-    Method, section 2. A count that nobody took (-1) accuses no one.
+    Method, section 2. An unknown count (-1) is not buffered.
     """
     events, reads = numbers(requests, "token_events"), numbers(requests, "token_reads")
     first = numbers(requests, "first_token_ns")
@@ -136,7 +136,7 @@ def derive(requests: pd.DataFrame) -> pd.DataFrame:
     client_queue_ns = at["sent"] - at["scheduled"]
 
     produced = numbers(requests, "output_tokens")
-    # k is at least 1: whoever did not count the first read's tokens says -1
+    # k is at least 1; -1 means that the first read's tokens were not counted
     after_first = produced - np.maximum(numbers(requests, "first_read_tokens"), 1)
     seen_apart = (numbers(requests, "token_events") != 1) & (numbers(requests, "token_reads") != 1)
     defined = first & last & (produced > 1) & (after_first > 0) & seen_apart & ~buffered(requests)

@@ -76,7 +76,7 @@ class Model(Protocol):
         ...
 
     def advance(self, now_ns: int) -> Sequence[Emission]:
-        """Everything that came out up to and including `now_ns` and was not told before, in order."""
+        """Everything emitted up to and including `now_ns` and not returned before, in order."""
         ...
 
     def gauges(self) -> Gauges:

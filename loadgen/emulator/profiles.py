@@ -164,7 +164,7 @@ def _put(raw: dict[str, Any], setting: str) -> None:
     for name in path[:-1]:
         raw = raw.setdefault(name, {})
         if not isinstance(raw, dict):
-            raise UsageError(f"--set {setting}: {name} is no section of the profile")
+            raise UsageError(f"--set {setting}: {name} is not a section of the profile")
     raw[path[-1]] = value
 
 

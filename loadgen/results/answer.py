@@ -48,7 +48,7 @@ _BUCKET_COLUMNS = [
 
 
 def told(directory: Path) -> list[Told]:
-    """The ledger as the search was told it. Raises `ResultsError`."""
+    """The ledger as (request, verdict) pairs. Raises `ResultsError`."""
     lines = read_ledger(directory)
     try:
         return [(RunRequest.from_dict(line["run"]), RunVerdict.from_dict(line["verdict"])) for line in lines]

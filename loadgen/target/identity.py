@@ -96,7 +96,7 @@ async def environment(http: Http) -> dict[str, str]:
 def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: bool = False) -> str:
     """What differs between two identities, in words; empty if nothing does.
 
-    With `restarted` another process is no difference, nor is a cache that came out a little larger or smaller. A URL
+    With `restarted` another process is not a difference, nor is a cache that came out a little larger or smaller. A URL
     never is: it is where the user said, or where an emulator of our own happens to listen. Different versions behind
     one URL are one, even if both identities tell of the same.
     """
@@ -117,7 +117,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: b
         elif restarted and name == _BLOCKS and _near(old, new):
             continue
         elif old is None or new is None:
-            said.append(f"{where}: {name} {'appeared' if old is None else 'is no longer told'} ({new or old})")
+            said.append(f"{where}: {name} {'appeared' if old is None else 'disappeared'} ({new or old})")
         else:
             said.append(f"{where}: {name} was {old}, is {new}")
     return "; ".join(said)
@@ -133,7 +133,7 @@ def _near(old: str | None, new: str | None) -> bool:
 
 def _restart(old: str | None, new: str | None) -> str:
     if old is None or new is None:
-        return f"when its process started {'is told now' if old is None else 'is no longer told'}"
+        return f"its start time {'appeared' if old is None else 'disappeared'}"
     apart_s = float(new) - float(old)
     if apart_s < 0:
         return f"another server answers than before (its process is {-apart_s:.0f} s older)"

@@ -7,7 +7,8 @@ not what it does (unknown members are mostly ignored with a 200), so the answer 
 prompt tokens, output tokens, events.
 
 What is refused is left out where that is safe: the limit's other name, usage, the salt, token ids unless the user asked
-for them. Where it would change the work (forced lengths, the temperature), the user has to choose, and is told how.
+for them. Where it would change the work (forced lengths, the temperature), the user has to choose; the message
+names the options.
 
 Prompts come from the system's entropy, not from any plan's seed, so no run meets them in a cache.
 """
@@ -41,7 +42,7 @@ _BLOCK_DIGITS: Final = 6  # Python refuses to read a number of thousands of digi
 PROBE_TIMEOUT_S: Final = 60.0
 PROBE_REQUESTS: Final = 10  # at most
 _SPECIAL_TOKENS: Final = 8  # a server may put so many of its own before a prompt
-_REFUSALS: Final = (400, 422, 500, 501)  # a 500 may be what becomes of a member that a server does not expect
+_REFUSALS: Final = (400, 422, 500, 501)  # some servers answer 500 to an unexpected member
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 
 

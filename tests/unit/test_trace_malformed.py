@@ -103,7 +103,7 @@ REFUSED = [
         "text_for_tokens",
         _azure(A, b"2023-11-16 18:15:50.9951690,396,many\n"),
         3,
-        ("output tokens that are not a whole",),
+        ("tokens that are not a whole",),
     ),
     Bad(
         "negative_tokens",

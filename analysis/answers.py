@@ -1,4 +1,4 @@
-"""Findings about how answers came: how long they said they are, in which reads, and whether they were still coming.
+"""Findings about answers: their token counts, the reads they arrived in, and whether a time-out cut them.
 
 All have the blame *workload*: a number does not mean what it seems to mean, whatever the cause. They block where
 it decides (method, sections 2 and 6).

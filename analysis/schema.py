@@ -1,4 +1,4 @@
-"""The one owner of the request and event tables: their columns, types, units and order, and their versions.
+"""The definition of the request and event tables: their columns, types, units and order, and their versions.
 
 One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock,
 and -1 means "did not happen"; counts are -1 where they are unknown. Stamps and outcomes: method, sections 2 and 3.

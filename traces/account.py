@@ -1,4 +1,4 @@
-"""What is said of a read trace: its refusal in one line, by policy, or the notes that go with it."""
+"""The report of a read trace: its refusal in one line, by policy, or its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns as they stand in a file -> exact integers, with a reason for every value that is none.
+"""Columns as they stand in a file -> exact integers, with a reason for every value that cannot be converted.
 
 Nothing goes through a float: a number is read as a decimal and brought to nanoseconds by moving the point; a date is
 parsed by Arrow, which keeps 9 digits. Where a cast fails for one value of a batch, the values that have the plain form

@@ -1,4 +1,4 @@
-"""`read_trace`: the one door to every format."""
+"""`read_trace`: reads every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named ways to change a trace: cut a window, change the rate, spread ties. None is ever applied unasked.
+"""Named transforms of a trace: cut a window, change the rate, spread ties. None is applied unless asked for.
 
 Every transform returns a `Transformed`: the new trace, the transform's name with its parameters, and what became of
 rate, CV and dispersion, to be printed beside every result (method, section 11). Random ones take a seed.

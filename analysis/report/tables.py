@@ -1,4 +1,4 @@
-"""The tables and sentences of an answer (see analysis.report.capacity), as plain cells for anyone to lay out."""
+"""The tables and sentences of an answer (see analysis.report.capacity), as plain cells, without layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers, machines and GPUs tell of themselves: the table of names, and what is known of one run.
+"""Metrics of servers, machines and GPUs: the table of names, and their values in one run.
 
 `METRICS` is the one place that knows what servers call things: a canonical name, its kind, how it adds up over labels
 (engines, models, devices), and the names it goes by, the first of which that a source has being taken. Readings are

@@ -1,4 +1,4 @@
-"""Forward passes of a continuous-batching server, found again in the records of its clients.
+"""Forward passes of a continuous-batching server, reconstructed from the records of its clients.
 
 Theory of operation. In a pass every decoding request emits one token, so a run's token events come in bunches, one a
 pass. A bunch ends where the next event is farther than a quarter of the shortest usual gap between two tokens of a

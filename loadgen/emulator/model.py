@@ -1,4 +1,4 @@
-"""The seam between the HTTP face and what decides when tokens come out.
+"""The interface between the HTTP front end and the model that decides when tokens are emitted.
 
 A `Model` is sans-IO and has no clock: the face tells it what arrived and what time it is (monotonic ns), asks when it
 next wants to be woken, and turns the emissions it returns into events. A closed-form queue and a batching engine fit

@@ -1,4 +1,4 @@
-"""What the emulator tells of itself on /metrics, under vLLM 0.32.0's names, types, labels and bucket bounds.
+"""The metrics that the emulator serves on /metrics, under vLLM 0.32.0's names, types, labels and bucket bounds.
 
 What happens at every token is one addition to a list; the text is made at a scrape. The engine's own times (queue,
 prefill, decode, between tokens) are the model's instants, exact; time to first token and end to end are taken where

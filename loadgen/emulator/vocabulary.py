@@ -1,4 +1,4 @@
-"""The tokenizer of a model that does not exist: text to token ids and back, without loss.
+"""The emulator's tokenizer: text to token ids and back, without loss.
 
 Ids below 256 are bytes. Above them are words: the common words that text prompts are made of, bare (as a text begins)
 and with the space before them (as it goes on), then made-up ones, a space and three syllables, one for each further id.

@@ -1,4 +1,4 @@
-"""Arrival instants: renewal processes made whole before the run, and never touched again.
+"""Arrival instants: renewal processes drawn completely before the run, and never changed.
 
 Gaps are drawn at unit mean, summed, and divided by λ: Poisson gaps are Exp(1), Gamma gaps have shape k and scale 1/k
 (CV = 1/√k), constant gaps are 1. The first arrival comes after one full gap. In a window of length T from 0 the count

@@ -1,4 +1,4 @@
-"""How long requests are: input and output tokens, drawn apart from two laws or together from a file's rows.
+"""Request lengths: input and output tokens, drawn from two distributions or jointly from a file's rows.
 
 Each request consumes four uniform numbers of the lengths stream, used or not (input, output, row, prefix
 group), turned into lengths by inverse distribution functions. So request i has the same lengths at every rate, and

@@ -1,4 +1,4 @@
-"""An experiment's results directory, read back: what its ledger adds up to."""
+"""An experiment's results directory, read back: the answer that its ledger gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server can do, in words for a person and in fields for the program."""
+"""What a server can do, as text for the user and fields for the program."""
 
 from __future__ import annotations
 

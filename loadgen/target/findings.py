@@ -1,4 +1,4 @@
-"""What the answer to a probing request says of a server, feature by feature; pure.
+"""What the answer to a probe shows about a server, feature by feature; pure.
 
 A server that takes a member of a request may still ignore it, so what came is held against what was asked: prompt
 tokens, output tokens, events.

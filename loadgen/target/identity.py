@@ -1,4 +1,4 @@
-"""Who the server is: the facts that must not change while it is measured, and their difference in words.
+"""The server's identity: facts that must not change during the measurement, and their differences in words.
 
 An identity is a flat dict of strings, its keys `N.name` for the N-th URL, so that it can be stored, hashed and compared
 as it is. Only listed settings are taken from /server_info: the rest of that page may hold secrets.

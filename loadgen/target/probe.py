@@ -1,4 +1,4 @@
-"""How a server takes requests, found out by a handful of small ones: never by its name, never more than ten.
+"""How a server takes requests, found out by at most ten small ones, never by its name.
 
 Theory of operation. The first request asks for everything at once, in the shape the load will have. A server that takes
 it is done with at one request (three with the proof of the cache salt, see `salt`). One that refuses it is asked for

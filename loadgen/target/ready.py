@@ -1,4 +1,4 @@
-"""From what the user typed to a server that answers as an OpenAI-compatible one and serves the model that is asked.
+"""From what the user typed to a server that answers as an OpenAI-compatible one and serves the requested model.
 
 A server may take minutes to load its weights, so what may pass by waiting is waited for: a refused connection, a
 timeout, 502, 503 and 504. What waiting cannot mend (an unknown host, TLS, a web page, a missing key, another model) is

@@ -1,4 +1,4 @@
-"""The target of a run: what is loaded, and everything we ask of it that is not load.
+"""The target of a run: what receives the load, and every other request to it.
 
 Theory of operation. A `Target` is one or more base URLs that serve the same model, opened by `open_target`, which waits
 for them and knows their model. Between runs it is asked to be idle, warmed, and made cold (by a policy: `between`);

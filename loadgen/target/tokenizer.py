@@ -1,4 +1,4 @@
-"""Text prompts of an exact length, by the server's own tokenizer: no vocabulary is downloaded, and none is guessed.
+"""Text prompts of an exact length, by the server's own tokenizer: no vocabulary is downloaded or guessed.
 
 Theory of operation. Nearly every tokenizer cuts a text before each space, so a text made of words that are one token
 each with the space before them has as many tokens as words. Such words are looked for: the

@@ -1,4 +1,4 @@
-"""Seconds or milliseconds: what a file with Mooncake's keys proves of its unit by itself.
+"""Seconds or milliseconds: what a file with Mooncake's keys proves about its unit.
 
 Mooncake writes milliseconds and vLLM's timed_trace seconds under the same keys. The size of hash blocks does not decide
 of the unit. A rate is: a service whose trace is worth replaying has not one request in twenty seconds, and hardly more

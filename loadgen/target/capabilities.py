@@ -13,7 +13,7 @@ __all__ = ["Capabilities", "Finding", "weakest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One feature: what was found, what is used instead where it is missing, and what that costs in trust."""
+    """One feature: what was found, what is used instead of what is missing, and the effect on the result."""
 
     feature: str
     found: str

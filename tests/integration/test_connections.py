@@ -20,13 +20,14 @@ import trustme
 
 from loadgen.common.errors import ScenarioError, TargetUnreachable, UsageError
 from loadgen.common.headers import load_headers, stored_header
+from loadgen.common.loop import run_loop
 from loadgen.plan.types import RunPlan
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.connection import Connection
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 from loadgen.send.wire import WireTransport
 from loadgen.target.http import Http, Tls, base_url
 from loadgen.target.idle import IdleWatch
@@ -198,7 +199,7 @@ from pathlib import Path
 from analysis.judge import judge_run
 from analysis.slo import Slo
 from analysis.verdict import RunFacts, Criteria
-from loadgen.send.session import run_loop
+from loadgen.common.loop import run_loop
 from tests.fakes.plans import plan_at
 from tests.fakes.server import serving, stream
 from tests.integration.test_connections import send

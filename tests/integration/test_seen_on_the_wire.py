@@ -16,10 +16,11 @@ import pytest
 from analysis.judge import judge_run
 from analysis.slo import Slo
 from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.loop import run_loop
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 from tests.fakes.captures import captured_reads
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import FakeServer, Request, Script, serving

@@ -13,13 +13,14 @@ import pytest
 from analysis.judge import judge_run
 from analysis.slo import Slo
 from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.loop import run_loop
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.types import RunPlan
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 from loadgen.workload.workload import Workload
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import Script, serving, stream

@@ -223,7 +223,7 @@ def test_an_out_that_cannot_be_made_is_refused_before_anything_is_sent(loadgen: 
     asked: list[str] = []
     with answering(lambda path: asked.append(path) or (200, listed("m"))) as url:  # type: ignore[func-returns-value]
         done = loadgen("run", "--target", url, "--rate", "6", "--out", "file/r", code=2)
-    assert "is no directory: choose another --out" in done.stderr
+    assert "is not a directory: choose another --out" in done.stderr
     assert asked == []
 
 

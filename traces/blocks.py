@@ -1,9 +1,8 @@
-"""Disjoint time blocks of a trace, its replicates, and how long they must be to say anything (method, section 11)."""
+"""Disjoint time blocks of a trace, its replicates, and how long they must be (method, section 11)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,38 +11,13 @@ import numpy.typing as npt
 from traces.errors import TraceError
 from traces.trace import NS, Int64s, Trace
 
-__all__ = ["Block", "Blocks", "autocorrelation_time_s", "block_edges", "block_end", "split_blocks"]
+__all__ = ["autocorrelation_time_s", "block_edges", "block_end"]
 
 MIN_CORRELATION_TIMES: Final = 3
 MAX_BINS: Final = 1 << 20
 WARNING: Final = (
     "replicates are time blocks of one sample path, not independent runs: no binomial sentence follows from them"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A block's requests. `start_ns` from the trace's first arrival; `lead_ns` from there to the block's first one."""
-
-    index: int
-    start_ns: int
-    lead_ns: int
-    trace: Trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Blocks of equal length from the trace's start; `left_over` requests lie behind the last whole one.
-
-    `warnings` always holds the one of method, section 11, and one more where blocks are shorter than three
-    autocorrelation times.
-    """
-
-    blocks: tuple[Block, ...]
-    length_s: float
-    autocorrelation_time_s: float
-    left_over: int
-    warnings: tuple[str, ...]
 
 
 def autocorrelation_time_s(trace: Trace, *, bin_s: float | None = None) -> float:
@@ -75,47 +49,6 @@ def _autocorrelation(centred: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: centred.size]
     scaled: npt.NDArray[np.float64] = covariance / covariance[0] if covariance[0] > 0 else np.zeros(centred.size)
     return scaled
-
-
-def split_blocks(trace: Trace, *, count: int | None = None, length_s: float | None = None) -> Blocks:
-    """Cut a trace into disjoint blocks: `count` of the longest possible length, or as many of `length_s` as it holds.
-
-    With both, the first `count` of that length; with neither, the shortest length of three autocorrelation times.
-    Raises `TraceError` where fewer than 2 blocks fit, or a block would be empty.
-    """
-    tau = autocorrelation_time_s(trace)
-    span_s = trace.span_ns / NS
-    if length_s is None:
-        length_s = MIN_CORRELATION_TIMES * tau if count is None else span_s / max(count, 1)
-    fitting = math.floor(span_s / length_s + 1e-9) if length_s > 0 else 0
-    wanted = fitting if count is None else count
-    if wanted < 2 or wanted > fitting:
-        raise TraceError(
-            f"{wanted} blocks of {length_s:g} s do not fit into a trace of {span_s:g} s",
-            remedy="pass fewer or shorter blocks; at least 2 are needed",
-        )
-    width = math.floor(length_s * NS)
-    blocks = []
-    for index in range(wanted):
-        rows = np.arange(*np.searchsorted(trace.at_ns, [index * width, (index + 1) * width]))
-        if not rows.size:
-            raise TraceError(f"block {index + 1} of {length_s:g} s has no request", remedy="pass longer blocks")
-        lead = int(trace.at_ns[rows[0]]) - index * width
-        blocks.append(Block(index=index, start_ns=index * width, lead_ns=lead, trace=trace.take(rows)))
-    warnings = [WARNING]
-    if length_s < MIN_CORRELATION_TIMES * tau:
-        warnings.append(
-            f"blocks of {length_s:.1f} s are shorter than {MIN_CORRELATION_TIMES} autocorrelation times of {tau:.1f} s "
-            "and resemble their neighbours"
-        )
-    used = sum(len(block.trace) for block in blocks)
-    return Blocks(
-        blocks=tuple(blocks),
-        length_s=length_s,
-        autocorrelation_time_s=tau,
-        left_over=len(trace) - used,
-        warnings=tuple(warnings),
-    )
 
 
 def block_edges(trace: Trace, *, requests: int) -> Int64s:

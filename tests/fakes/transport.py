@@ -20,6 +20,7 @@ class FakeTransport:
         self.clock = clock
         self.service = service
         self.started: list[tuple[int, int]] = []
+        self.open_requests: dict[int, ActiveRequest] = {}
         self.cancelled: list[int] = []
         self.refused: set[int] = set()
         self.opened_peak: int | None = None
@@ -35,6 +36,7 @@ class FakeTransport:
         now = self.clock.now_ns()
         self.started.append((active.index, now))
         active.handed_over = True
+        self.open_requests[active.index] = active
         if active.index in self.refused:
             self.clock.call_at(now, lambda: handler.ended(active, "connect", now, "Connection refused"))
             return
@@ -65,6 +67,7 @@ class FakeTransport:
 
     def finish(self, active: ActiveRequest, handler: CompletionHandler, end: HttpEnd) -> None:
         self._gone.add(active.index)
+        self.open_requests.pop(active.index, None)
         handler.ended(active, end, self.clock.now_ns())
 
     def cancel(self, active: ActiveRequest) -> None:

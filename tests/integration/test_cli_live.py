@@ -22,7 +22,7 @@ from tests.fakes.cli import LOADGEN
 
 pytestmark = pytest.mark.realtime
 
-SHORT = ["--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "3s", "--warmup", "500ms",
+SHORT = ["--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1500ms", "--warmup", "500ms",
          "--min-requests", "20"]  # fmt: skip
 SECRET = "sk-very-secret-4711"
 
@@ -93,7 +93,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
 ) -> None:
     monkeypatch.setenv("THE_KEY", SECRET)
     ran = loadgen(
-        "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "30", *SHORT, "--out", "r",
+        "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "60", *SHORT, "--out", "r",
         "--json",
     )  # fmt: skip
     line = json.loads(ran.stdout)
@@ -115,7 +115,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
 
 
 def test_ctrl_c_ends_in_order_with_what_was_measured(tmp_path: Path) -> None:
-    asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "20,30,40", "--runs", "3", *SHORT, "--out", "r"]
+    asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "40,50,60", "--runs", "3", *SHORT, "--out", "r"]
     process = subprocess.Popen(
         [*LOADGEN, *asked], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -137,7 +137,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         "from loadgen.cli import main; main()"
     )
-    asked = ["run", "--target", "emulator:fcfs-fast", "--rate", "30", *SHORT, "--out", "r", "--quiet"]
+    asked = ["run", "--target", "emulator:fcfs-fast", "--rate", "60", *SHORT, "--out", "r", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-c", script, *asked], cwd=tmp_path, capture_output=True, text=True, env=os.environ, timeout=60
     )

@@ -171,7 +171,7 @@ def test_a_replayed_window_counts_its_silence(loadgen: Any, tmp_path: Path) -> N
     (tmp_path / "gap.csv").write_text("t,i,o\n" + "".join(f"{at},100,10\n" for at in rows))
     options = ["--map", "timestamp=t,input=i,output=o", "--unit", "s", "--window", "30s..130s", "--warmup", "0s"]
     options += ["--target", "virtual:fcfs-fast", "--min-requests", "10", "--json"]
-    told = json.loads(loadgen("replay", "gap.csv", *options).stdout)
+    told = json.loads(loadgen("replay", "gap.csv", *options, code=4).stdout)  # 30 requests decide nothing
     assert told["verdict"]["cohort"] == 30
     assert told["verdict"]["realised_rate"] == pytest.approx(0.3)
     assert told["verdict"]["sent_rate"] == pytest.approx(0.3)

@@ -140,7 +140,7 @@ def test_a_token_in_time_keeps_a_request_undecided() -> None:
 def test_nobody_is_certain_to_miss_once_the_last_token_came() -> None:
     run = Run(plan_at([500], window_ms=1000, output_tokens=1), lambda _: None, slo=Slo(e2e_s=0.2))
     run.clock.run(505 * MS)
-    active = next(iter(run.dispatcher._in_flight.values()))
+    active = next(iter(run.transport.open_requests.values()))
     active.opened(505 * MS, 200, "text/event-stream")
     active.received(completion_events(1)[0], 505 * MS)
     run.clock.run(2000 * MS)  # the end of the stream comes long after B_e
@@ -156,7 +156,7 @@ def test_nobody_is_certain_to_miss_once_the_last_token_came() -> None:
 def open_flight(run: Run, at_ms: int, content_type: str) -> Any:
     """The only active, with its headers."""
     run.clock.run(at_ms * MS)
-    (active,) = run.dispatcher._in_flight.values()
+    (active,) = run.transport.open_requests.values()
     active.opened(at_ms * MS, 200, content_type)
     return active
 
@@ -324,7 +324,7 @@ def test_a_stop_in_the_middle_keeps_the_books() -> None:
 def test_the_death_of_a_target() -> None:
     run = Run(plan_at([10, 20, 30], output_tokens=1), lambda _: None, refused={1, 2})
     run.clock.run(15 * MS)
-    active = next(iter(run.dispatcher._in_flight.values()))
+    active = next(iter(run.transport.open_requests.values()))
     run.transport.finish(active, run.dispatcher, "lost")
     run.go()
     assert run.dispatcher.target_died

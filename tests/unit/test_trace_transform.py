@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from traces.blocks import WARNING, autocorrelation_time_s, split_blocks
+from traces.blocks import autocorrelation_time_s
 from traces.describe import arrival_shape, describe, dispersion, nearest_rank
 from traces.errors import TraceError
 from traces.prefix import cached_tokens
@@ -163,25 +163,13 @@ def test_jitter_breaks_ties_inside_ticks_and_keeps_the_order() -> None:
         lambda t: to_rate(t.take(np.array([0])), 2, method="time"),
         lambda t: jitter_within_tick(t, seed=1, tick_ns=1),
         lambda t: describe(t, max_model_len=0),
-        lambda t: split_blocks(t, count=2),
+        autocorrelation_time_s,
     ],
 )
 def test_impossible_transforms_are_refused_with_a_remedy(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(TraceError) as caught:
         call(make([0, 1, 2, 3, 4]))
     assert caught.value.remedy
-
-
-def test_blocks_are_disjoint_and_cover_all_but_the_rest() -> None:
-    trace = poisson(4, 1000, 11)
-    cut = split_blocks(trace, length_s=150)
-    assert len(cut.blocks) == 6
-    assert sum(len(block.trace) for block in cut.blocks) + cut.left_over == len(trace)
-    lines = np.concatenate([block.trace.line for block in cut.blocks])
-    assert np.array_equal(lines, trace.line[: lines.size])
-    again = np.concatenate([block.trace.at_ns + block.start_ns + block.lead_ns for block in cut.blocks])
-    assert np.array_equal(again, trace.at_ns[: lines.size])
-    assert cut.warnings == (WARNING,)
 
 
 def test_autocorrelation_time_finds_a_slow_modulation() -> None:
@@ -195,10 +183,6 @@ def test_autocorrelation_time_finds_a_slow_modulation() -> None:
     slow = np.sort(np.concatenate(at))
     tau = autocorrelation_time_s(make(slow - slow[0]))
     assert 15 < tau < 60  # 2 · 15 s = 30 s, and its estimate from 240 stays
-    cut = split_blocks(make(slow - slow[0]))
-    assert cut.length_s == pytest.approx(3 * tau)
-    short = split_blocks(make(slow - slow[0]), length_s=tau)
-    assert any("autocorrelation times" in warning for warning in short.warnings)
 
 
 def test_describe_on_a_trace_that_can_be_worked_out_by_hand() -> None:
@@ -227,7 +211,7 @@ def test_one_wrong_instant_does_not_fill_the_memory() -> None:
     trace = make([0, 1, 1.5]).take(np.arange(3), at_ns=np.array([0, 1, 2**61]))
     assert arrival_shape(trace).dispersion[1.0] == pytest.approx(5 / 3, rel=1e-6)
     with pytest.raises(TraceError):
-        split_blocks(trace)
+        autocorrelation_time_s(trace)
 
 
 def test_nearest_rank_never_interpolates() -> None:

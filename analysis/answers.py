@@ -1,6 +1,6 @@
-"""Findings about how answers came: how long they said they are, in which reads, and whether they were still coming.
+"""Findings about answers: their token counts, the reads they arrived in, and whether a time-out cut them.
 
-All are of the *workload*: they say that a number is not what it seems, whoever is to blame for that, and block where
+All have the blame *workload*: a number does not mean what it seems to mean, whatever the cause. They block where
 it decides (method, sections 2 and 6).
 """
 
@@ -26,8 +26,8 @@ SEVERAL: Final = 2.0  # events a read, where
 SINGLE: Final = 1.25  # is what a lone request met
 DOUBTED_SHARE_MAX: Final = 0.001  # of the cohort whose indicator rests on a count that is doubted
 STILL_ANSWERING_MAX: Final = 0.001
-PAUSES: Final = 10  # of a stream's own mean gap are no stall
-PAUSE_S: Final = 2.0  # nor is this
+PAUSES: Final = 10  # of a stream's own mean gap are not a stall
+PAUSE_S: Final = 2.0  # nor is this pause
 
 
 def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria) -> Iterator[Finding]:
@@ -43,8 +43,8 @@ def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria)
             check="buffered_streams", blame="workload", severity="block" if bounded else "warning",
             value=count / total, limit=BUFFERED_SHARE_MAX,
             text=f"{count} of {total} streams came in one piece or a few, {_events_per_read(events, reads, late)}, all "
-            f"tokens within {format_duration(span)} after a wait of {format_duration(wait)} (medians): something "
-            "between is buffering them",
+            f"tokens within {format_duration(span)} after a wait of {format_duration(wait)} (medians): a proxy "
+            "between server and client buffers them",
         )  # fmt: skip
     several = outcome_is(cohort, "ok") & ~late & (reads > 0) & (events >= SEVERAL * reads)
     lone = target.survey_events_per_read
@@ -57,7 +57,7 @@ def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria)
             check="gathered_reads", blame="workload", severity="block" if bounded else "warning",
             value=count / total, limit=BUFFERED_SHARE_MAX,
             text=f"{count} of {total} streams came with {_events_per_read(events, reads, several)}, where a lone "
-            f"request met {lone:.3g}: something between is buffering them under load",
+            f"request met {lone:.3g}: a proxy buffers them under load",
         )  # fmt: skip
     more = outcome_is(cohort, "ok") & (numbers(cohort, "first_read_events") > 1)
     if (count := int(np.count_nonzero(more))) > FIRST_READS_MAX * total:
@@ -97,9 +97,9 @@ def usage_findings(cohort: pd.DataFrame, criteria: Criteria, passes: Callable[[B
     yield Finding(
         check="usage", blame="workload", severity="block" if decides else "warning",
         value=flips / len(cohort) if decides else count / len(cohort), limit=DOUBTED_SHARE_MAX if decides else 0,
-        text=f"usage contradicts what came in {count} of {len(cohort)} answers: {said}"
+        text=f"usage contradicts {count} of {len(cohort)} answers: {said}"
         + (f"; counted by {used} instead" if used else "")
-        + (f"; with the other count {flips} requests change sides" if flips else ""),
+        + (f"; with the other count {flips} requests would be judged differently" if flips else ""),
     )  # fmt: skip
 
 

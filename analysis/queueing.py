@@ -1,4 +1,4 @@
-"""Queues whose answers are known: what the judge, the search and the emulator are held against."""
+"""Queues with known waiting times: references for judge, search and emulator."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def unseen(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) 
 
     Of numbers or of columns. `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Both
     are needed to see that a stream was gathered: a queue makes waits long, and a server that writes on a clock puts
-    several events into a read. A count that nobody took (-1) accuses no one.
+    several events into a read. An unknown count (-1) is not buffered.
     """
     return (
         (events == 1)
@@ -118,7 +118,7 @@ def unseen(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) 
 def after_first(output_tokens: Numbers, first_read_tokens: Numbers) -> Any:
     """O − k, the tokens that came after the first read; of numbers or of columns.
 
-    k is at least 1: whoever did not count the first read's tokens says -1.
+    k is at least 1; -1 means that the first read's tokens were not counted.
     """
     return output_tokens - first_read_tokens - (first_read_tokens < 1) * (1 - first_read_tokens)
 

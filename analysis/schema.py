@@ -1,7 +1,7 @@
-"""The one owner of the request and event tables: their columns, types, units and order, and their versions.
+"""The definition of the request and event tables: their columns, types, units and order, and their versions.
 
 One row is one request of one run. Instants are int64 nanoseconds since the run's start t0 on the monotonic clock,
-and -1 means "did not happen"; counts are -1 where nobody said. Stamps and outcomes: method, sections 2 and 3.
+and -1 means "did not happen"; counts are -1 where they are unknown. Stamps and outcomes: method, sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ REQUEST_COLUMNS: Final[dict[str, str]] = {
     "output_tokens_planned": "int64",
     "prefix_tokens_planned": "int64",  # of the input, shared with the request's prefix group
     "input_tokens": "int64",  # as the server reported
-    "output_tokens": "int64",  # as the source says; usage that what came contradicts is no source
+    "output_tokens": "int64",  # by the source below; usage that the answer contradicts is not used
     "output_tokens_source": "str",  # one of TOKEN_SOURCES
-    "usage_tokens": "int64",  # output tokens as usage said, believed or not
+    "usage_tokens": "int64",  # output tokens as usage reported, used or not
     "cached_tokens": "int64",
     "server_queue_ns": "int64",  # the server's own times of this request, where its answer tells them: from its
     "server_prefill_ns": "int64",  # arrival to its first step, from there to the first token,
@@ -98,7 +98,7 @@ EVENT_COLUMNS: Final[dict[str, str]] = {
     "tokens": "int32",  # -1 unknown
 }
 
-# a third table, what the target and its machine told while the run was on: one row a sample as its source wrote it
+# a third table, metrics of the target and its machine during the run: one row a sample as its source wrote it
 TARGET_COLUMNS: Final[dict[str, str]] = {
     "at_ns": "int64",
     "source": "str",  # the target's URL, the NAME of a --metrics-url, client or nvidia-smi

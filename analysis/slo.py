@@ -18,7 +18,7 @@ _PERCENTILE = re.compile(r"(?:p(?P<before>\d\d?(?:\.\d+)?)_?)?(?P<metric>[a-z0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """Upper bounds in seconds that a request must meet together; `None` is no bound.
+    """Upper bounds in seconds that a request must meet together; `None`: not bounded.
 
     `clock` says where TTFT and E2E start: at the scheduled instant (what the user lives through) or at the send.
     """
@@ -28,7 +28,7 @@ class Slo:
     e2e_s: float | None = None
     client_queue_s: float | None = None
     clock: SloClock = "scheduled"
-    placeholder: bool = False  # nobody set an SLO: a stand-in that every output has to name
+    placeholder: bool = False  # the user set no SLO: a stand-in that every output names
 
     def bounds(self) -> dict[str, float]:
         """The bounds that are set, by metric name without unit (`ttft`, `tpot`, `e2e`, `client_queue`), seconds."""

@@ -116,7 +116,7 @@ def outstanding_drift(requests: pd.DataFrame, *, start_ns: int, end_ns: int, rat
 def gauge_drift(times_s: Floats, values: Floats, *, start_s: float, end_s: float, rate: float) -> Drift | None:
     """The same of a sampled gauge, such as the server's waiting requests; shapes (n,), times on the run's clock.
 
-    `None` where a piece of the window has no sample: a gap in the scrapes is no evidence.
+    `None` where a piece of the window has no sample: a gap in the scrapes decides nothing.
     """
     if rate <= 0 or not end_s > start_s:
         return None

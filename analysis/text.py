@@ -1,4 +1,4 @@
-"""Text that came from a server or a file, made fit for a terminal, a table or a report."""
+"""Text from a server or a file, made safe for a terminal, a table or a report."""
 
 from __future__ import annotations
 

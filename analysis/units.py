@@ -1,4 +1,4 @@
-"""Quantities as people write them: `800ms`, `2m`, `95%`, `1GiB`, `2..18`, as exact as they were written."""
+"""Quantities in the user's notation: `800ms`, `2m`, `95%`, `1GiB`, `2..18`, as exact as they were written."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def misses(cohort: pd.DataFrame, sender: SenderFacts, good: Bools) -> tuple[int,
     """(N, misses) of the cohort: the integers that attainment is decided on.
 
     Of a run that was stopped early, N is what the schedule brings, and a request that was cancelled before it was
-    decided is no miss: attainment is an upper bound then.
+    decided is not a miss: attainment is an upper bound then.
     """
     if not sender.stopped_early:
         return len(good), int(np.count_nonzero(~good))
@@ -142,10 +142,10 @@ def _flips(cohort: pd.DataFrame, sender: SenderFacts, criteria: Criteria) -> Ite
     changed = attains(*misses(cohort, sender, good), criteria.attain) != attains(
         *misses(cohort, sender, freed), criteria.attain
     )
-    outcome = "and with them the verdict" if changed else "the verdict stays"
+    outcome = "without that the verdict would change" if changed else "the verdict stays"
     yield Finding(
         check="lag_flips", blame="client", severity="block" if changed else "info", value=flips,
-        text=f"{flips} requests miss only by the client's own lateness; {outcome}",
+        text=f"{flips} requests miss only because the client was late; {outcome}",
     )  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
     yield Finding(
         check="output_lengths", blame="workload", severity="block" if too_many else "warning",
         value=off / len(cohort), limit=LENGTH_SHARE_MAX,
-        text=f"{off} of {len(cohort)} requests did not bring the output tokens they were asked for{why}",
+        text=f"{off} of {len(cohort)} requests did not return the requested number of output tokens{why}",
     )  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def _input_lengths(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding
     yield Finding(
         check="input_lengths", blame="workload", severity="block" if other_work else "warning",
         value=off / asked, limit=INPUT_OFF_MAX if other_work else INPUT_OFF_WARN,
-        text=f"the server counts {reported:.0f} input tokens a request where {asked:.0f} were asked",
+        text=f"the server counts {reported:.0f} input tokens a request where {asked:.0f} were planned",
     )  # fmt: skip
 
 
@@ -336,9 +336,9 @@ def _evidence(
     if (n := len(cohort)) < least:
         window_s = sender.window_ns / NS_PER_S
         rate = sender.rate or n / window_s
-        needed = f"; a window of about {format_duration(least / rate)} would bring them" if rate else ""
+        needed = f"; a window of about {format_duration(least / rate)} would be enough" if rate else ""
         yield _block(
-            "min_requests", "evidence", n, least, f"{n} requests in the window, at least {least} wanted{needed}"
+            "min_requests", "evidence", n, least, f"{n} requests in the window, at least {least} needed{needed}"
         )
     if criteria.blocks:
         yield from _block_length(requests, sender)
@@ -351,7 +351,7 @@ def _evidence(
             needed = format_duration(RESIDENCES * residence)
             yield _block(
                 name.replace("-", ""), "evidence", span_s, RESIDENCES * residence,
-                f"a {name} of {format_duration(span_s)} is too short where a request in service stays "
+                f"a {name} of {format_duration(span_s)} is too short: a request in service stays "
                 f"{format_duration(residence)}; at least {needed} is needed: --{name.replace('-', '')} {needed}",
             )  # fmt: skip
 

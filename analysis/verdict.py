@@ -1,4 +1,4 @@
-"""What the judge is told about a run, what it answers, and the search's inputs: plain frozen values with dict forms.
+"""The judge's inputs and verdicts, and the search's inputs: plain frozen values with dict forms.
 
 `RunFacts` is what sender and target showed; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
 run and all that the search and the report need of it, small enough for one line of the ledger.

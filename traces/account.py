@@ -1,4 +1,4 @@
-"""What is said of a read trace: its refusal in one line, by policy, or the notes that go with it."""
+"""The report of a read trace: its refusal in one line, by policy, or its notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPECTED", "FIXABLE", "NAMES", "in_order", "notes_of", "refuse_by_policy"]
 
-# rows left out under every policy: the source itself says that they are no request that could be sent
+# rows left out under every policy: the source itself says that they are not requests to a server
 EXPECTED: Final = {"failed", "not_a_request", "cache_hit", "no_generation", "nested_span"}
 NAMES: Final = list(REASONS)
 FIXABLE: Final = np.array(

@@ -1,4 +1,4 @@
-"""Disjoint time blocks of a trace, its replicates, and how long they must be to say anything (method, section 11)."""
+"""Disjoint time blocks of a trace, its replicates, and how long they must be (method, section 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token counts and block ids as they stand in a file -> exact integers, with a reason for every value that is none."""
+"""Token counts and block ids as written in a file -> exact integers, or a reason why a value is invalid."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class DateFault(ValueError):
 
 @dataclass(slots=True)
 class SlashDates:
-    """What a file's dates of the kind 3/1/2025 prove of their order: a number above 12 is no month."""
+    """What a file's dates of the kind 3/1/2025 prove of their order: a number above 12 is not a month."""
 
     seen: set[tuple[str, str, str]] = field(default_factory=set)
     month_first: bool = False

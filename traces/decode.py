@@ -1,4 +1,4 @@
-"""Columns as they stand in a file -> exact integers, with a reason for every value that is none.
+"""Columns as they stand in a file -> exact integers, with a reason for every value that cannot be converted.
 
 Nothing goes through a float: a number is read as a decimal and brought to nanoseconds by moving the point; a date is
 parsed by Arrow, which keeps 9 digits. Where a cast fails for one value of a batch, the values that have the plain form
@@ -44,19 +44,19 @@ Reasons = npt.NDArray[np.int8]
 REASONS: Final = {
     "": "",
     "bad_row": "the row cannot be parsed",
-    "not_a_request": "the record is no model request",
+    "not_a_request": "the record is not a model request",
     "missing_time": "no timestamp",
     "bad_time": "the timestamp cannot be read",
     "negative_time": "a negative timestamp",
     "leap_second": "a timestamp in a leap second, which Unix time has no number for",
     "mixed_zone": "times with and without a time zone in one file",
     "missing_input": "no input tokens",
-    "bad_input": "input tokens that are no whole number",
+    "bad_input": "input tokens that are not a whole number",
     "zero_input": "zero input tokens",
     "negative_input": "negative input tokens",
     "huge_input": "input tokens beyond 2^31 - 1",
     "missing_output": "no output tokens",
-    "bad_output": "output tokens that are no whole number",
+    "bad_output": "output tokens that are not a whole number",
     "zero_output": "zero output tokens",
     "negative_output": "negative output tokens",
     "huge_output": "output tokens beyond 2^31 - 1",
@@ -65,7 +65,7 @@ REASONS: Final = {
     "no_generation": "an embedding or another call that generates no tokens",
     "nested_span": "a span inside another of the same call",
     "over_long": "more tokens than --max-model-len",
-    "bad_hashes": "block ids that are no list of integers",
+    "bad_hashes": "block ids that are not a list of integers",
 }
 _CODES: Final = {name: number for number, name in enumerate(REASONS)}
 # a comma is a decimal sign where it cannot part thousands: behind more than three digits, a zero, or before no three

@@ -1,4 +1,4 @@
-"""What a trace is like: its arrivals, its lengths and their joint shape, its prefixes and sessions."""
+"""Statistics of a trace: its arrivals, its lengths and their joint shape, its prefixes and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a trace, in one line for a person: `file:line: what; how many rows; what to pass`."""
+"""Errors of a trace, one line each: `file:line: what; how many rows; what to pass`."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def fit_mmpp2(trace: Trace) -> Mmpp2Fit:
     measured = np.array([c.var(ddof=1) / c.mean() for c in counts])
     if float(measured.max()) <= 1.02:
         raise TraceError(
-            "the counts are no more dispersed than Poisson's: there is no modulation to fit",
+            "the counts are not more dispersed than Poisson's: there is no modulation to fit",
             remedy="use Poisson or Gamma arrivals",
         )
     x = np.array(windows)

@@ -1,4 +1,4 @@
-"""`read_trace`: the one door to every format."""
+"""`read_trace`: reads every format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_trace(
     """Read a trace, exactly, in memory bounded by its columns.
 
     `path` is a file, a pattern such as `logs/*.jsonl`, a pipe, `-` for standard input, or several of these: files of
-    one kind and on one clock, put together as one trace. The format is told from the content; `format` (one of
+    one kind and on one clock, put together as one trace. The content decides the format; `format` (one of
     `FORMATS`) overrides. `mapping` reads any CSV, JSON or Parquet file: `timestamp`, `input`, `output`, optionally
     `hashes`, `session`, `id`, `parent`, `status` -> column, or the path of one (`usage.prompt_tokens`), and `unit` says
     what its timestamps are: `iso`, `s`, `ms`, `us` or `ns`. `block_tokens` overrides the format's hash-block size.

@@ -1,9 +1,9 @@
-"""A trace file as bytes: compression, archives, encodings and placeholders told apart, text cut into whole lines.
+"""A trace file as bytes: recognises compression, archives, encodings and placeholders; cuts text into whole lines.
 
 Theory of operation. A file, a pipe or standard input is opened once and its beginning looked at: compression (gzip,
 zstd, bzip2, xz) and archives (zip, tar) by magic number, never by name; a byte-order mark, UTF-16, a Git-LFS pointer,
 Parquet. Text then comes in blocks of about 16 MiB, each cut behind a line end that is not inside a quoted CSV value,
-with the number of its first line, so that memory is bounded by a block whatever the file's size, and every row has an
+with the number of its first line, so that memory is bounded by a block for any file size, and every row has an
 exact line number. What needs to be read in any order (Parquet, archives) is copied to a temporary file where it comes
 through a pipe.
 """
@@ -142,7 +142,7 @@ class Source:
 def open_source(path: str | Path) -> Iterator[Source]:
     """Open a trace file, a pipe, or standard input (`-`).
 
-    Raises `TraceError` for what is no trace: missing, empty, UTF-16, a Git-LFS pointer, an archive of several files.
+    Raises `TraceError` if it is not a trace: missing, empty, UTF-16, a Git-LFS pointer, an archive of several files.
     """
     with ExitStack() as stack:
         named = Path("standard input") if str(path) == STDIN else Path(path)

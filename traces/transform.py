@@ -1,4 +1,4 @@
-"""Named ways to change a trace: cut a window, change the rate, spread ties. None is ever applied unasked.
+"""Named transforms of a trace: cut a window, change the rate, spread ties. None is applied unless asked for.
 
 Every transform returns a `Transformed`: the new trace, the transform's name with its parameters, and what became of
 rate, CV and dispersion, to be printed beside every result (method, section 11). Random ones take a seed.
@@ -125,7 +125,9 @@ def thin(trace: Trace, keep: float, *, seed: int) -> Transformed:
         chosen = np.where(trace.session >= 0, sessions[trace.session], alone)
     rows = np.flatnonzero(chosen)
     if not rows.size:
-        raise TraceError(f"thinning to {keep:g} leaves no request", rows=f"of {len(trace)}", remedy="keep more of them")
+        raise TraceError(
+            f"thinning to {keep:g} removes every request", rows=f"of {len(trace)}", remedy="keep more of them"
+        )
     return _done(trace.take(rows), f"thinned to {keep:.6g} (seed {seed})", lead_ns=int(trace.at_ns[rows[0]]))
 
 
@@ -182,7 +184,7 @@ def _repeated(trace: Trace, copies: int, share_prefixes: bool) -> Trace:
 def to_rate(trace: Trace, rate: float, *, method: RateMethod, seed: int = 0) -> Transformed:
     """The trace at `rate` requests/s: by time scaling, by thinning (downwards), or by superposition (upwards).
 
-    A superposition by a factor that is no whole number is thinned from the next one. Raises `TraceError` where the
+    A superposition by a factor that is not a whole number is thinned from the next one. Raises `TraceError` where the
     method cannot reach the rate, or the trace has none.
     """
     if not 0 < rate < math.inf or math.isnan(trace.rate):
@@ -203,7 +205,7 @@ def change_rate(trace: Trace, factor: float, *, method: RateMethod, seed: int = 
             raise TraceError(f"thinning cannot raise {wanted}", remedy="use time scaling or superposition")
         return thin(trace, factor, seed=seed)
     if method != "superpose":
-        raise TraceError(f"no way to a rate is called {method!r}", remedy="pass time, thin or superpose")
+        raise TraceError(f"unknown rate method {method!r}", remedy="pass time, thin or superpose")
     if factor < 1:
         raise TraceError(f"superposition cannot lower {wanted}", remedy="use time scaling or thinning")
     copies = math.ceil(factor - 1e-9)

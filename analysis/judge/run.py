@@ -48,7 +48,7 @@ def judge_run(
     failed = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
     # of a run that was stopped early nothing is asked of what was still in flight: its misses decided
     open_ = 0 if sender.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
-    # a run that misses its SLO waits for no answer, so that those it did not wait for accuse nobody
+    # a run that misses its SLO does not wait for answers, so unanswered requests are no errors there
     unanswered = open_ if attains(total, missed, criteria.attain) else 0
     drift = outstanding_drift(
         requests,

@@ -1,1 +1,1 @@
-"""What is written and shown: capacity.json, tables, statistics by length and over repeated experiments."""
+"""Reports: capacity.json, tables, statistics by length and over repeated experiments."""

@@ -50,7 +50,7 @@ def answer(
         "undecided": outcome.undecided,
         "proof": {
             "passes": outcome.proof_passes,
-            # blocks of one history are no independent trials
+            # blocks of one history are not independent trials
             "pass_share_lower_bound": outcome.proof if conditions.get("replicates") in (None, "replicate") else None,
         },
         "inversions": [list(pair) for pair in outcome.inversions],

@@ -1,4 +1,4 @@
-"""The one cause that a failing rate is named with, in one line, made from its failed runs."""
+"""The cause of a failing rate in one line, from its failed runs."""
 
 from __future__ import annotations
 

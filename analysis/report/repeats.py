@@ -1,4 +1,4 @@
-"""What an experiment repeated many times says of itself: where λ* lands, what it costs, what would settle it.
+"""Statistics of an experiment repeated many times: the spread of λ*, its cost, and what would resolve the width.
 
 A repeat is a whole search with fresh seeds. λ* takes values on the grid, so everything here counts in grid steps: the
 place of λ* is its index, −1 below the range, and one above the last index where it is at least the highest rate.

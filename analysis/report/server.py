@@ -1,4 +1,4 @@
-"""What the server told of one run, as a table beside what the client saw."""
+"""The server's metrics of one run as a table, next to the client's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and sentences of an answer (see analysis.report.capacity), as plain cells for anyone to lay out."""
+"""The tables and sentences of an answer (see analysis.report.capacity), as plain cells, without layout."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _headline(answer: Row) -> str:
 
 
 def _word(answer: Row) -> str:
-    """What a replicate is called: blocks of one history, or repeats of one window, are no independent runs."""
+    """What a replicate is called: blocks of one history, or repeats of one window, are not independent runs."""
     conditions = answer["conditions"]
     if conditions["cache"] == "keep":
         return "block"
@@ -204,7 +204,7 @@ def _diagnosis(answer: Row) -> list[str]:
 def _proof(answer: Row) -> list[str]:
     passes, bound = answer["proof"]["passes"], answer["proof"]["pass_share_lower_bound"]
     if not passes or bound is None or _word(answer) != "run":
-        return []  # blocks of one history are no independent trials
+        return []  # blocks of one history are not independent trials
     return [
         f"{passes} of {passes} fresh runs passed: at 95 % confidence at least {bound:.0%} of such runs "
         f"would pass. This is a conservative acceptance rule, not a confidence interval of the rate."

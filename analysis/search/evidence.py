@@ -15,7 +15,7 @@ A rate that becomes the search's candidate gets the next block of R fresh seeds.
 reopened: its one failing run, repeated with the same seed, passed twice. A rate is reopened once at most.
 
 *INVALID for client, workload or target* is counted in `seats`. Where a spare takes an exploring replicate over, what
-the old seed did at any rate no longer counts and is done again. An end by client blame is no last word: `forgive` lets
+the old seed did at any rate no longer counts and is done again. An end by client blame is not final: `forgive` lets
 a resumed search try again.
 
 *INVALID for thin evidence*: the run met every criterion, but brought too little to pass. The replicate keeps its seed
@@ -48,7 +48,7 @@ THIN_MAX: Final = 2  # runs of a replicate with too little evidence, after which
 NEAR_MISS: Final = Fraction(5, 100)  # of attainment: a run that missed by more is not looked at twice
 ENDS: Final[dict[Blame, OutcomeName]] = {
     "client": "CLIENT_LIMITED",
-    "workload": "UNSTABLE_TARGET",  # it does not do the work it is asked: unfit, whatever the client does
+    "workload": "UNSTABLE_TARGET",  # the server does not do the requested work
     "target": "UNSTABLE_TARGET",
     "evidence": "UNDECIDED",
 }
@@ -121,7 +121,7 @@ class Evidence:
         return self._blocks.get(k, -1)
 
     def attempts(self, kind: Kind, k: int, replicate: int) -> int:
-        """Runs told so far of that replicate at that rate with that block, of whatever seed and verdict."""
+        """Number of recorded runs of that replicate, rate and block, of any seed and verdict."""
         return self._attempts[(kind, k), replicate]
 
     def seed(self, kind: Kind, k: int, replicate: int) -> int:

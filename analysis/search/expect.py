@@ -1,4 +1,4 @@
-"""What a search will cost before it starts: the very same search, played against pass curves nobody has measured yet.
+"""The cost of a search before it starts: the same search, played against assumed pass curves.
 
 The prior. A run at rate λ passes with probability p(λ) = 1/(1 + (λ/c)^s): logistic in ln λ, ½ at c. c is spread evenly
 in ln λ over the range, one value for each search played. The steepness s = 16 is that of the oracle queue with windows

@@ -1,4 +1,4 @@
-"""What stands beside λ*: what its passes prove, where the mean of attainment crosses q, and how far apart they are.
+"""Additional statistics of λ*: what its passes prove, where mean attainment crosses q, and their distance.
 
 None of it is the verdict (method, section 1): λ* is decided by the worst of R runs, the crossing by their mean.
 """

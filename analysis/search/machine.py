@@ -83,7 +83,7 @@ class Search:
     def replay(
         cls, spec: SearchSpec, seeds: SeedBook, criteria: Criteria, pairs: Iterable[tuple[RunRequest, RunVerdict]]
     ) -> Self:
-        """The search that was told `pairs`. Raises `ValueError` if they are not what this search would have asked.
+        """The search after `pairs`. Raises `ValueError` if this search would not have asked for these runs.
 
         Where pairs follow an end by client blame, the experiment was resumed there.
         """
@@ -108,7 +108,7 @@ class Search:
         return tuple(self._history)
 
     def ask(self) -> RunRequest | Outcome:
-        """The run to do next, the same one until its verdict is told; or how it ended."""
+        """The next run, the same one until `tell` gets its verdict; or the outcome."""
         return self._next
 
     def tell(self, request: RunRequest, verdict: RunVerdict) -> None:

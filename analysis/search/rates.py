@@ -1,4 +1,4 @@
-"""Which rates are asked for: a range to search on a geometric grid, or a list to tabulate."""
+"""The requested rates: a range to search on a geometric grid, or a list to tabulate."""
 
 from __future__ import annotations
 

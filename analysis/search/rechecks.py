@@ -1,4 +1,4 @@
-"""The second look at a failing rate: its one failing run, repeated with the same seed (method, section 7).
+"""The recheck of a failing rate: its one failing run, repeated with the same seed (method, section 7).
 
 The failure stands with a second FAIL, and falls with two repeats that did not fail: the rate is reopened, once at most.
 What cannot be repeated, because the repeats are INVALID by client, workload or target, stands.

@@ -1,4 +1,4 @@
-"""What a search is told, asks for and answers: plain frozen values with JSON-ready dict forms."""
+"""Inputs, requests and outcomes of a search: plain frozen values with JSON-ready dict forms."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SearchSpec:
 
     def __post_init__(self, confirm: int | None) -> None:
         if self.runs < 1:
-            raise ValueError(f"--runs {self.runs} is no evidence; at least 1 is needed")
+            raise ValueError(f"--runs {self.runs} is not enough; at least 1 is needed")
         if not 1 <= self.explore <= self.runs:
             raise ValueError(
                 f"--explore {self.explore}: at least 1 run explores a rate, at most the {self.runs} of --runs"
@@ -92,7 +92,7 @@ class SeedBook:
     spares    taken in order, for replicates whose runs were INVALID twice
     sentinel  the one seed of every sentinel run
 
-    Raises `ValueError` where a seed is declared twice (a repeated seed is no new evidence) or tuples are ragged.
+    Raises `ValueError` where a seed is declared twice (a repeated seed adds no evidence) or tuples are ragged.
     """
 
     roots: tuple[int, ...]
@@ -106,7 +106,7 @@ class SeedBook:
         seeds = [*roots, *(seed for block in self.blocks for seed in block), *self.spares]
         if len(set(seeds)) < len(seeds):
             twice = next(seed for seed in seeds if seeds.count(seed) > 1)
-            raise ValueError(f"seed {twice} is declared twice: a repeated seed repeats the run and is no new evidence")
+            raise ValueError(f"seed {twice} is declared twice: a repeated seed repeats the run and adds no evidence")
         if any(len(row) != len(self.roots) for row in self.fresh):
             raise ValueError("fresh seeds must name as many roots at every rate as there are replicates")
         if len({len(block) for block in self.blocks}) > 1:

@@ -1,4 +1,4 @@
-"""The client's records held against what the server told of the same run.
+"""Cross-checks of the client's records against the server's metrics of the same run.
 
 Three questions. Do the server's own means agree with the client's? They count from the request's arrival at the server
 to the token's leaving its engine, so the client's are longer by the network and by what HTTP costs both sides. Did the
@@ -54,7 +54,7 @@ def explained_hits(input_tokens: Ints, prefix_tokens: Ints, prefix_group: Ints) 
 
 
 def cold_claim(requests: pd.DataFrame, server: ServerView | None, explained: int) -> str:
-    """Why a run was not as cold as claimed, in words; empty if it was, or if nothing was told of hits.
+    """Why a run was not as cold as claimed, in words; empty if it was, or if hits are unknown.
 
     Hits are the server's counters, or the cached tokens of the answers where these say more. `explained` is what
     `explained_hits` says of the requests sent; a chat template, which is in every prompt, comes on top of it.

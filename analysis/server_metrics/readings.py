@@ -1,4 +1,4 @@
-"""A run's readings made into numbers.
+"""Numbers from the metrics that were read during a run.
 
 Readings are a table (TARGET_COLUMNS of analysis.schema), one row a sample as its source wrote it. Counters and
 histograms are told as their increase over the run; a fall of one is a restart, after which it counts from zero (as

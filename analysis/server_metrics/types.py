@@ -1,4 +1,4 @@
-"""What servers, machines and GPUs tell of themselves: the table of names, and what is known of one run.
+"""Metrics of servers, machines and GPUs: the table of names, and their values in one run.
 
 `METRICS` is the one place that knows what servers call things: a canonical name, its kind, how it adds up over labels
 (engines, models, devices), and the names it goes by, the first of which that a source has being taken. Readings are
@@ -33,7 +33,7 @@ class Metric:
     across: Literal["sum", "max", "mean"] = "sum"  # over the labels of one reading of a gauge
     buckets: bool = False  # its distribution is wanted as well
     scale: float = 1.0
-    server: bool = True  # told by the server itself: not added up from two kinds of sources
+    server: bool = True  # reported by the server itself, not a sum over two kinds of sources
 
 
 def _queue(kind: Kind, *names: str) -> Metric:
@@ -230,7 +230,7 @@ class ServerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was told in one run: a table with TARGET_COLUMNS, its sources, and what watching cost.
+    """The metrics of one run: a table with TARGET_COLUMNS, its sources, and the cost of reading them.
 
     `targets` are the sources that are the target's own pages.
     """

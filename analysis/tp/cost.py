@@ -1,7 +1,7 @@
 """Tensor-parallel accounting of a Megatron-style dense decoder (method, sections 9 and 10).
 
 Symbols, as in the method: T tokens in a step, H hidden, I the MLP's width, H_KV the KV width (KV heads × head size),
-L layers, e_a bytes per *activation* element whatever the weights' bits, p ranks. A multiply-add is 2 FLOPs. The
+L layers, e_a bytes per *activation* element (independent of the weights' bits), p ranks. A multiply-add is 2 FLOPs. The
 screening model of an all-reduce stands in until measured collective times replace it.
 """
 

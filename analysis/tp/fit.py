@@ -7,7 +7,7 @@ and Q query-key products of new prompts, on each of p ranks takes
 
 M_w bytes of weights, m bytes of one token's keys and values, a_T FLOPs of a token's projections in all layers. Unknown
 are o (overhead), 1/B (bytes/s that kernels reach) and 1/F (FLOPs/s). The all-reduce is not: in one run at one p its
-start-up cannot be told from o, nor its slope from 1/F, so it is taken as measured elsewhere.
+start-up cannot be distinguished from o, nor its slope from 1/F, so it has to be measured elsewhere.
 
 Without the maximum this is linear. With it, it is linear on each side of the T at which weights take as long as FLOPs:
 every place for that T is tried, the one with the smallest sum of squares is refined until it agrees with the constants

@@ -1,4 +1,4 @@
-"""Forward passes of a continuous-batching server, found again in the records of its clients.
+"""Forward passes of a continuous-batching server, reconstructed from the records of its clients.
 
 Theory of operation. In a pass every decoding request emits one token, so a run's token events come in bunches, one a
 pass. A bunch ends where the next event is farther than a quarter of the shortest usual gap between two tokens of a
@@ -9,7 +9,7 @@ What a pass carried is known exactly only where nothing was hidden, so every oth
 
 - every request between its first and its last token emitted exactly once in it and in the pass before;
 - requests whose first token it brought arrived during the pass before: none was computed in part earlier;
-- nobody else had arrived when it began: no prompt was computed in part in it, or waited for a slot.
+- no other request had arrived when it began: no prompt was partly computed in it, or waited for a slot.
 
 Hence a run below capacity is needed. Preempted requests miss passes, and those passes fall out by the first rule.
 """
@@ -115,7 +115,7 @@ def _check_events(requests: pd.DataFrame, events: pd.DataFrame) -> None:
         raise NotIdentified("the run has no good answers whose tokens were counted")
     if uneven.mean() > 0.01:
         raise NotIdentified(
-            f"events are not tokens in {100 * uneven.mean():.0f} % of the answers: one pass cannot be told from "
+            f"events are not tokens in {100 * uneven.mean():.0f} % of answers: one pass cannot be distinguished from "
             "several; measure again with one token an event"
         )
 
@@ -126,7 +126,7 @@ def _limit_ns(row: Ints, at_ns: Ints) -> float:
     gaps_ns = np.diff(at_ns[order])[np.diff(row[order]) == 0]
     usual_ns = float(np.quantile(gaps_ns, 0.05)) if gaps_ns.size else 0.0
     if usual_ns <= 0:
-        raise NotIdentified("tokens arrive several at once (or never two in a request): passes cannot be told apart")
+        raise NotIdentified("tokens arrive several at once (or never two in a request): passes cannot be distinguished")
     return usual_ns / 4
 
 
@@ -162,7 +162,7 @@ def _crowded(requests: pd.DataFrame, first: Ints, begin_ns: Ints) -> Bools:
 
 
 def _unclear(requests: pd.DataFrame) -> Bools:
-    """Whose prompt may have been cached in part, and nobody says."""
+    """Requests whose prompt may have been cached in part, which the records do not show."""
     said = numbers(requests, "cached_tokens") >= 0
     unclear: Bools = ~said & (numbers(requests, "prefix_tokens_planned") > 0)
     return unclear

@@ -11,7 +11,7 @@ from analysis.report.tables import Table
 from loadgen import Scenario, Survey, TargetUnfit, check, load_scenario
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import takes
+from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import work
 
@@ -26,13 +26,13 @@ _COLUMNS = ("feature", "found", "instead", "effect on the result")
 @takes(Scenario, "check")
 def check_command(
     overrides: dict[str, Any],
-    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,
+    scenario: ScenarioFile = None,
     allow_reset: Annotated[
         bool,
         typer.Option("--allow-reset", help="Also try to empty the prefix cache, which changes the server's state."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find out what a server can do, with at most ten small requests (some 8 seconds)."""
     chosen = load_scenario(scenario, overrides)

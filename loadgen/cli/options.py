@@ -15,7 +15,11 @@ from pydantic import BaseModel
 
 from loadgen.scenario.option import Option, options_of
 
-__all__ = ["takes"]
+__all__ = ["Json", "Quiet", "ScenarioFile", "takes"]
+
+ScenarioFile = Annotated[str | None, typer.Option("--scenario", help="TOML file, or the name of a ready one (demo).")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 _TYPES: Final[dict[str, Any]] = {"text": str, "texts": list[str], "int": int, "float": float, "flag": bool}
 

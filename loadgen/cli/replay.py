@@ -10,7 +10,7 @@ import typer
 from loadgen import Note, Scenario, load_scenario, replay
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import takes
+from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
@@ -37,10 +37,10 @@ def replay_command(
             rich_help_panel="Traces",
         ),
     ] = None,
-    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,
+    scenario: ScenarioFile = None,
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/replay-DATE-TIME).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the run."""
     given = {"arrivals": f"trace:{trace}", **({} if window is None else {"trace_window": window})}

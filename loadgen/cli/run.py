@@ -11,7 +11,7 @@ from analysis.verdict import RunVerdict
 from loadgen import Experiment, Note, Scenario, ScenarioError, load_scenario, run
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import takes
+from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import work
@@ -28,10 +28,10 @@ Baseline: loadgen run --closed 16 --window 2m
 @takes(Scenario, "run")
 def run_command(
     overrides: dict[str, Any],
-    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,
+    scenario: ScenarioFile = None,
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/run-DATE-TIME).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Offer one rate once (or N requests at a time) and judge it."""
     chosen = load_scenario(scenario, overrides | {"runs": 1})

@@ -9,6 +9,7 @@ import typer
 
 from loadgen import load
 from loadgen.cli import app
+from loadgen.cli.options import Json
 from loadgen.cli.output import print_answer, print_json, print_run
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
@@ -18,7 +19,7 @@ EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
 def show_command(
     directory: Annotated[Path, typer.Argument(help="A results directory.", show_default=False)],
     buckets: Annotated[bool, typer.Option("--buckets", help="Also print it by (input, output) length.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the result of an experiment again."""
     measured = load(directory)

@@ -27,7 +27,7 @@ from loadgen import (
 )
 from loadgen.cli import app
 from loadgen.cli.display import open_display
-from loadgen.cli.options import takes
+from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
@@ -53,7 +53,7 @@ _BARE = (
 @takes(Scenario, "sweep")
 def sweep_command(
     overrides: dict[str, Any],
-    scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one (demo).")] = None,
+    scenario: ScenarioFile = None,
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/sweep-DATE-TIME).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the experiment in this directory.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and stop.")] = False,
@@ -67,8 +67,8 @@ def sweep_command(
         ),
     ] = None,
     buckets: Annotated[bool, typer.Option("--buckets", help="Also print it by (input, output) length.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the largest arrival rate at which every replicate keeps the joint SLO."""
     began_s = time.monotonic()

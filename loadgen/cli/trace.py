@@ -9,7 +9,7 @@ import typer
 
 from analysis.text import printable
 from loadgen.cli import app
-from loadgen.cli.options import takes
+from loadgen.cli.options import Json, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.tracetables import description_lines, joint_table, length_table, plain, rate_plot
 from loadgen.scenario.reading import Converting, Describing, read_files
@@ -25,7 +25,6 @@ app.add_typer(trace_app)
 
 _FILE = "gzip, zstd, bzip2, xz, zip and tar are seen through; - is standard input, and a quoted pattern names files."
 Files = Annotated[list[str], typer.Argument(help=f"The trace, in one or several files; {_FILE}", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 DESCRIBE = "Example: loadgen trace describe traces/samples/steps.csv --max-model-len 4096"
 CONVERT = "Example: loadgen trace convert azure.csv trace.jsonl --to mooncake"

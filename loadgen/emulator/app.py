@@ -1,4 +1,4 @@
-"""The HTTP face: an ASGI application with vLLM's routes, fields and errors in front of a model.
+"""The HTTP front end: an ASGI application with vLLM's routes, fields and errors in front of a model.
 
 Written by hand, without a framework: a stream's event costs little more than the socket write. A request's arrival is
 stamped when its body is complete; headers go out at once, before any token, as vLLM sends them.

@@ -1,7 +1,7 @@
 """Writing answers field by field as vLLM 0.32.0 does: stream events, whole answers, the list of models.
 
 What an event has in common with the others of its stream is rendered once; a token costs one join of a few pieces.
-The output is a fixed cycle of words, for nobody reads it.
+The output is a fixed cycle of words.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Driver:
             self._arm()
 
     def settle(self) -> None:
-        """Bring the model up to now, for whoever is about to look at its gauges."""
+        """Advance the model to now, before its gauges are read."""
         self._take(time.monotonic_ns())
         self._arm()
 

@@ -1,7 +1,7 @@
 """The single-server queue: one request at a time, first come first served, service drawn from a mixture.
 
 Theory of operation. The queue is closed form (Lindley): a request that arrives at a starts at max(a, finish of the one
-before) and finishes one service later, whatever happens afterwards. Token j of O is due at start + service·j/O, so the
+before) and finishes one service later, independent of what follows. Token j of O is due at start + service·j/O, so the
 last one is due at the finish, and with O = 1 the only one is. Instants are integers (ns): the same arrivals and
 services give the same finishes to the last digit, over HTTP or without it.
 

@@ -1,4 +1,4 @@
-"""What the emulator says of its settings on GET /server_info: the profile's, in vLLM's sections and under its names."""
+"""The settings that the emulator reports on GET /server_info: the profile's, in vLLM's sections and under its names."""
 
 from __future__ import annotations
 

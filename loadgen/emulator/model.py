@@ -1,4 +1,4 @@
-"""The seam between the HTTP face and what decides when tokens come out.
+"""The interface between the HTTP front end and the model that decides when tokens are emitted.
 
 A `Model` is sans-IO and has no clock: the face tells it what arrived and what time it is (monotonic ns), asks when it
 next wants to be woken, and turns the emissions it returns into events. A closed-form queue and a batching engine fit
@@ -76,7 +76,7 @@ class Model(Protocol):
         ...
 
     def advance(self, now_ns: int) -> Sequence[Emission]:
-        """Everything that came out up to and including `now_ns` and was not told before, in order."""
+        """Everything emitted up to and including `now_ns` and not returned before, in order."""
         ...
 
     def gauges(self) -> Gauges:

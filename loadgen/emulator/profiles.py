@@ -1,4 +1,4 @@
-"""Profiles: what the emulator pretends to be, as TOML files with documented constants.
+"""Profiles: the servers that the emulator simulates, as TOML files with documented constants.
 
 A profile is named by the stem of a file shipped in the directory beside this module, or is a path to a user's own
 file. Its `kind` says which model it describes; `KINDS` is the one list of them. Unknown keys and impossible values are
@@ -164,7 +164,7 @@ def _put(raw: dict[str, Any], setting: str) -> None:
     for name in path[:-1]:
         raw = raw.setdefault(name, {})
         if not isinstance(raw, dict):
-            raise UsageError(f"--set {setting}: {name} is no section of the profile")
+            raise UsageError(f"--set {setting}: {name} is not a section of the profile")
     raw[path[-1]] = value
 
 

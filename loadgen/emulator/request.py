@@ -1,4 +1,4 @@
-"""Reading a request as vLLM's OpenAI server does: what it accepts, what it refuses, and in which words.
+"""Reading a request as vLLM's OpenAI server does: what it accepts, what it refuses, and its error messages.
 
 A chat's prompt is `<|role|>` and the content of each message, one after the other, so that it ends in the last
 message's own text.

@@ -1,8 +1,8 @@
-"""The emulator as a process: bind, say where, serve until told to stop.
+"""The emulator as a process: bind, print the address, serve until it is stopped.
 
 It prints one line, `emulator ready on http://HOST:PORT (…)`, once it accepts connections, and stops at SIGTERM or
 SIGINT. With `--watch-stdin` it also stops when its standard input ends, which happens when the process holding the
-other end of the pipe dies in whatever way: an emulator never outlives the run that started it.
+other end of the pipe dies in any way: an emulator never outlives the run that started it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`python -m loadgen.emulator`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadgen.emulator", description="A simulated vLLM server.")
     parser.add_argument("--profile", default=defaults.PROFILE, help="name of a shipped profile or path of a .toml file")
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind; loopback unless told otherwise")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback)")
     parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one")
     parser.add_argument("--truth-log", type=Path, help="write when each request arrived and was answered, JSON lines")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the profile")

@@ -1,9 +1,9 @@
-"""What the emulator tells of itself on /metrics, under vLLM 0.32.0's names, types, labels and bucket bounds.
+"""The metrics that the emulator serves on /metrics, under vLLM 0.32.0's names, types, labels and bucket bounds.
 
 What happens at every token is one addition to a list; the text is made at a scrape. The engine's own times (queue,
 prefill, decode, between tokens) are the model's instants, exact; time to first token and end to end are taken where
 tokens are written, as vLLM takes them in its front end. What a server of this kind does not have (other cache tiers,
-multi-modal inputs, a sleeping engine) is told as vLLM without it tells it: zero. Not told: estimates of FLOPs and
+multi-modal inputs, a sleeping engine) has the value of a vLLM without it: zero. Missing: estimates of FLOPs and
 bytes, and the web framework's own counts.
 """
 

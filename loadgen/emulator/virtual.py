@@ -1,4 +1,4 @@
-"""A whole run in virtual time: the tables and facts that an ideal client would bring home, with no waiting.
+"""A whole run in virtual time: the tables and facts that an ideal client would record, without waiting.
 
 Theory of operation. First the server alone: the plan's arrivals become a trace (`engine.trace.Trace`), since in an open
 loop nothing the client decides later changes what happened before. Then the client's rules are laid over it: when each

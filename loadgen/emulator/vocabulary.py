@@ -1,8 +1,8 @@
-"""The tokenizer of a model that does not exist: text to token ids and back, without loss.
+"""The emulator's tokenizer: text to token ids and back, without loss.
 
 Ids below 256 are bytes. Above them are words: the common words that text prompts are made of, bare (as a text begins)
 and with the space before them (as it goes on), then made-up ones, a space and three syllables, one for each further id.
-So a text of N common words is N tokens, as with the byte-pair vocabularies of real models; whatever is no word is taken
+So a text of N common words is N tokens, as with the byte-pair vocabularies of real models; anything else is taken
 byte by byte. Every text comes back whole from its ids, and every sequence of ids from 512 on comes back from its text.
 """
 
@@ -45,7 +45,7 @@ def encode(text: str, vocab_size: int) -> npt.NDArray[np.int64]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The text of ids, none of them negative; bytes that are no UTF-8 become U+FFFD."""
+    """The text of ids, none of them negative; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(piece, ids)).decode("utf-8", "replace")
 
 

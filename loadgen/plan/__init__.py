@@ -1,1 +1,1 @@
-"""What will be sent, decided before anything is: seeds, arrivals, lengths, prompts. Pure: no clock, no sockets."""
+"""What a run sends, decided before it starts: seeds, arrivals, lengths, prompts. Pure: no clock, no sockets."""

@@ -1,4 +1,4 @@
-"""Arrival instants: renewal processes made whole before the run, and never touched again.
+"""Arrival instants: renewal processes drawn completely before the run, and never changed.
 
 Gaps are drawn at unit mean, summed, and divided by λ: Poisson gaps are Exp(1), Gamma gaps have shape k and scale 1/k
 (CV = 1/√k), constant gaps are 1. The first arrival comes after one full gap. In a window of length T from 0 the count
@@ -6,8 +6,8 @@ then has mean λT + (CV² - 1)/2 and variance → λT·CV² (method, section 4);
 λT, which is what would destroy that variance. The same generator gives the same unit draws at every λ: the schedule at
 2λ is the schedule at λ squeezed.
 
-A recorded schedule enters at the same place as these: `from_offsets`. `Modulated` arrivals are no renewal process, but
-their gaps come at unit mean from the same kind of stream, so all of this holds for them too.
+A recorded schedule enters at the same place as these: `from_offsets`. `Modulated` arrivals are not a renewal process,
+but their gaps come at unit mean from the same kind of stream, so all of this holds for them too.
 
 Exactness. Draws are summed in float64 in blocks of 4,096, and the sum of the blocks before is carried as whole
 nanoseconds plus a fraction below one. Within a block a partial sum is below 2^13 gaps, so an addition is off by at
@@ -136,7 +136,9 @@ def parse_arrivals(text: str) -> Arrivals:
     except ValueError:
         match = None
     if match is None:
-        raise ValueError(f"{text!r} is no arrival process; write poisson, constant, gamma:0.5 (shape) or gamma:cv=2")
+        raise ValueError(
+            f"{text!r} is not an arrival process; write poisson, constant, gamma:0.5 (shape) or gamma:cv=2"
+        )
     return Arrivals.gamma(cv=value) if match["cv"] else Arrivals.gamma(shape=value)
 
 
@@ -183,7 +185,9 @@ def schedule_count(
     """
     _check_rate(rate)
     if cohort < 1 or cohort > _MAX_ARRIVALS or warmup_ns < 0 or tail_ns < 0:
-        raise ValueError(f"a cohort of {cohort} requests with {warmup_ns} ns before and {tail_ns} ns after is no run")
+        raise ValueError(
+            f"a cohort of {cohort} requests with {warmup_ns} ns before and {tail_ns} ns after is not a run"
+        )
     kept: list[Int64s] = []
     before = seen = 0  # arrivals before the warm-up's end, and in all
     end_ns = horizon_ns = _MAX_NS  # not known yet

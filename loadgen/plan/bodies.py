@@ -47,7 +47,7 @@ def check_format(form: RequestFormat) -> None:
         raise ValueError("chat messages are text: ask for prompt = text, or for the completions endpoint")
     low, high = form.token_ids
     if not 0 <= low < high <= 2**31:
-        raise ValueError(f"token ids {low}..{high} are no range of a vocabulary")
+        raise ValueError(f"token ids {low}..{high} are not a range of a vocabulary")
 
 
 class Bodies:

@@ -1,6 +1,6 @@
-"""How long requests are: input and output tokens, drawn apart from two laws or together from a file's rows.
+"""Request lengths: input and output tokens, drawn from two distributions or jointly from a file's rows.
 
-Each request consumes four uniform numbers of the lengths stream whatever it does with them (input, output, row, prefix
+Each request consumes four uniform numbers of the lengths stream, used or not (input, output, row, prefix
 group), turned into lengths by inverse distribution functions. So request i has the same lengths at every rate, and
 changing the law of the outputs moves no input.
 
@@ -102,7 +102,7 @@ def parse_law(text: str) -> LengthLaw:
         centre, spread = float(match["centre"]), float(match["spread"])
         return LengthLaw(kind=match["kind"], low=low, high=high, centre=centre, spread=spread)
     raise ValueError(
-        f"{text!r} is no length; write 1024, uniform:a..b, normal:mean,sd[,min..max] "
+        f"{text!r} is not a length; write 1024, uniform:a..b, normal:mean,sd[,min..max] "
         "or lognormal:median,sigma[,min..max]"
     )
 

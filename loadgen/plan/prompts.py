@@ -1,4 +1,4 @@
-"""What requests say: token ids or words that are a pure function of the content seed, the request and the position.
+"""Prompts: token ids or words that are a pure function of the content seed, the request and the position.
 
 There is no generator to advance. Token j of request i is a hash of (content seed, i, j) by SplitMix64 (Steele, Lea and
 Flood, 2014): the request's key is a hash of seed and index, and its tokens are the outputs 1, 2, ... of SplitMix64

@@ -94,7 +94,7 @@ def parse_seeds(text: str, *, count: int | None = None) -> tuple[int, ...]:
         seeds.extend(range(first, last + 1))
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
     if twice:
-        raise ValueError(f"seed {twice[0]} is named twice: a repeated seed repeats the run and is no new evidence")
+        raise ValueError(f"seed {twice[0]} is named twice: a repeated seed repeats the run and adds no evidence")
     if count is not None and len(seeds) != count:
         raise ValueError(f"{len(seeds)} seeds for {count} runs: name as many seeds as runs, or leave runs out")
     return tuple(seeds)

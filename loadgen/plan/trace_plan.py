@@ -1,7 +1,7 @@
 """The plan of a recorded workload: a stretch of a trace, with its own instants, lengths, prefix blocks and turns.
 
 Only the content is drawn, as everywhere from the content stream: a trace says which prompts begin alike, not what they
-say. A trace without block ids shares nothing, whatever its sessions: their texts were not recorded.
+say. A trace without block ids shares nothing, even within sessions: their texts were not recorded.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Results on disk: journal, sealed tables, ledger, and what they add up to."""
+"""Results on disk: journal, sealed tables, ledger, and the answer computed from them."""

@@ -1,4 +1,4 @@
-"""An experiment's results directory, read back: what its ledger adds up to."""
+"""An experiment's results directory, read back: the answer that its ledger gives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BUCKET_COLUMNS = [
 
 
 def told(directory: Path) -> list[Told]:
-    """The ledger as the search was told it. Raises `ResultsError`."""
+    """The ledger as (request, verdict) pairs. Raises `ResultsError`."""
     lines = read_ledger(directory)
     try:
         return [(RunRequest.from_dict(line["run"]), RunVerdict.from_dict(line["verdict"])) for line in lines]

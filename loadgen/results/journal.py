@@ -4,7 +4,7 @@ Theory of operation. The sender calls `add` on its event loop; that appends to a
 times a second, takes what is there, encodes it a few rows at a time (so that it never holds the interpreter for long)
 and appends whole lines to the file. A killed process loses at most what was added since the last wake-up; the last
 line may be torn, and `read` drops it. A write error (a full disk) is kept in `failure`, and nothing more is written:
-the run must stop, since a run that is not recorded is no evidence.
+the run must stop, because an unrecorded run is useless.
 """
 
 from __future__ import annotations

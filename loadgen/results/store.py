@@ -72,7 +72,7 @@ class ExperimentStore:
                 raise ResultsError(f"{directory} holds {held}: choose another --out{hint}")
             above = next(path for path in (directory, *directory.absolute().parents) if path.exists())
             if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-                why = "is no directory" if not above.is_dir() else "cannot be written"
+                why = "is not a directory" if not above.is_dir() else "cannot be written"
                 raise ResultsError(f"{directory}: {above} {why}: choose another --out")
 
     @classmethod

@@ -66,31 +66,34 @@ def _words(value: object) -> object:
     return words
 
 
-def _notes(value: object) -> object:
+def _pairs(value: object, form: str, example: str) -> dict[str, str] | None:
+    """Repeated options of the form KEY=… as a dict; `None` for what is no list, as in a file."""
     if not isinstance(value, Sequence) or isinstance(value, str):
-        return value
-    notes = {}
-    for text in value:
-        key, equals, told = str(text).partition("=")
+        return None
+    pairs = {}
+    for text in map(str, value):
+        key, equals, told = text.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"{text!r} is not of the form KEY=VALUE, such as gpu='H100 SXM'")
-        notes[key.strip()] = told
-    return notes
+            raise ValueError(f"{text!r} is not of the form {form}, such as {example}")
+        pairs[key.strip()] = told
+    return pairs
+
+
+def _notes(value: object) -> object:
+    pairs = _pairs(value, "KEY=VALUE", "gpu='H100 SXM'")
+    return value if pairs is None else pairs
 
 
 def _extras(value: object) -> object:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value
-    extras = {}
-    for text in value:
-        key, equals, raw = str(text).partition("=")
-        if not equals or not key.strip():
-            raise ValueError(f"{text!r} is not of the form KEY=JSON, such as priority=1 or user='\"me\"'")
-        try:
-            extras[key.strip()] = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"{text!r}: the part after = is not JSON ({error})") from None
-    return extras
+    pairs = _pairs(value, "KEY=JSON", "priority=1 or user='\"me\"'")
+    return value if pairs is None else {key: _json(key, text) for key, text in pairs.items()}
+
+
+def _json(key: str, text: str) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{key}={text}: the part after = is not JSON ({error})") from None
 
 
 def parse_window_s(text: str) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Theory of operation. `settle` is called before every run, the one that warms the
 it. Running and waiting requests must come to zero; then (before a run) the policy acts; then a small request tells
 whether the server is as quick as it was before the first measured run. What is odd about either is a finding that makes
 the run INVALID: the target was not ours alone, or not well (another tenant, a throttled card, a compaction), and
-nobody knows for how long. Odd is
+for an unknown time. Odd is
 
     requests that are not ours   the target had to be waited for, though nothing of this client's was left on it
     a slow probe                 the quickest of three is slower than 1.5 × the median of the first three, twice in a
@@ -12,7 +12,7 @@ nobody knows for how long. Odd is
     a failed probe
 
 It is then waited for, so that the next run finds it well. After a load, requests that we cancelled may still be at
-work: waiting for these is no oddness. Every look is kept.
+work: waiting for these is not odd. Every look is kept.
 
     salt     nothing: each run brings its own cache_salt
     reset    POST /reset_prefix_cache until it says success
@@ -55,7 +55,7 @@ PROBE_LIMIT_S: Final = 30.0  # of a round
 
 
 def longest_between_s(policy: Policy, ready_timeout_s: float) -> float:
-    """The longest that may pass between the load of two runs before the search is told or ended, seconds."""
+    """The longest that may pass between the load of two runs before the search continues or ends, seconds."""
     looks_s = 2 * (IDLE_WAIT_S + 4 * PROBE_LIMIT_S + max(HEALTH_WAIT_S, RESIDUE_WAIT_S))
     acts_s = {
         "reset": RESET_S,

@@ -1,4 +1,4 @@
-"""What a server can do, in words for a person and in fields for the program."""
+"""What a server can do, as text for the user and fields for the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Capabilities", "Finding", "weakest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One feature: what was found, what is used instead where it is missing, and what that costs in trust."""
+    """One feature: what was found, what is used instead of what is missing, and the effect on the result."""
 
     feature: str
     found: str

@@ -1,4 +1,4 @@
-"""What the answer to a probing request says of a server, feature by feature; pure.
+"""What the answer to a probe shows about a server, feature by feature; pure.
 
 A server that takes a member of a request may still ignore it, so what came is held against what was asked: prompt
 tokens, output tokens, events.
@@ -98,8 +98,8 @@ def gathered(seen: ProbeResults) -> str:
     if span_s > _GATHERED_SPAN * seen.wait_s:
         return ""
     return (
-        f"something between gathers the stream: {events} events came in {reads} reads within {span_s * 1e3:.0f} ms, "
-        f"{seen.wait_s * 1e3:.0f} ms after the request; TTFT and TPOT cannot be told (nginx: proxy_buffering off)"
+        f"a proxy buffers the stream: {events} events came in {reads} reads within {span_s * 1e3:.0f} ms, "
+        f"{seen.wait_s * 1e3:.0f} ms after the request; TTFT and TPOT cannot be measured (nginx: proxy_buffering off)"
     )
 
 
@@ -107,14 +107,14 @@ def _usage(seen: ProbeResults) -> Finding:
     if seen.reading.output_tokens_source == "usage":
         return Finding(feature="usage", found="yes")
     if seen.reading.usage_doubted:
-        cost = "output lengths and TPOT rest on the count of what came"
-        return Finding(feature="usage", found=f"not to be believed: {_contradiction(seen)}", cost=cost)
+        cost = "output lengths and TPOT come from counting the answer's tokens"
+        return Finding(feature="usage", found=f"contradicted: {_contradiction(seen)}", cost=cost)
     words = _words(seen, "usage")
     return Finding(
         feature="usage",
         found=f"refused ({words})" if words else "no",
-        instead="an output that ends at its limit is as long as that; others are counted by events",
-        cost="output lengths and TPOT rest on the server's finish_reason, prompt lengths are unchecked",
+        instead="an output that ends at its limit counts as that long; others are counted by events",
+        cost="output lengths and TPOT depend on the server's finish_reason, prompt lengths are unchecked",
     )
 
 
@@ -148,7 +148,7 @@ def _ids(seen: ProbeResults, needs: list[str]) -> Finding:
         why = "chat messages are text" if seen.form.endpoint == "chat" else "not asked for (--prompt text)"
         return Finding(feature=feature, found=why, instead="text prompts", cost=_TEXT_COST, surprise=False)
     if reported < 0:
-        return Finding(feature=feature, found="accepted", cost="prompt lengths are unchecked: no usage tells them")
+        return Finding(feature=feature, found="accepted", cost="prompt lengths are unchecked: there is no usage")
     if reported == sent:
         return Finding(feature=feature, found=f"yes: {sent} ids are {reported} prompt tokens")
     found = f"accepted: {reported} prompt tokens reported for {sent} ids"
@@ -164,8 +164,8 @@ def _forced(seen: ProbeResults, needs: list[str]) -> Finding:
             feature=feature, found=f"not asked for ({option})", instead=option, cost=_NATURAL_COST, surprise=False
         )
     if words is None and reading.output_tokens_source == "limit":
-        found = "accepted: the output ended at its limit, and its length is not told"
-        return Finding(feature=feature, found=found, cost="lengths that were not forced would pass for forced ones")
+        found = "accepted: the output ended at its limit, and its length is unknown"
+        return Finding(feature=feature, found=found, cost="a server that ignores them would go unnoticed")
     if words is None and reading.usage_doubted:
         found = f"accepted, but usage and what came contradict each other: {_contradiction(seen)}"
         needs.append(f"no forced output length can be held against usage: {_contradiction(seen)}: set {option}")

@@ -1,4 +1,4 @@
-"""What the cards of this machine are, for a server that runs on it: asked of nvidia-smi once, before any load."""
+"""What the cards of this machine are, for a server that runs on it: read from nvidia-smi once, before any load."""
 
 from __future__ import annotations
 

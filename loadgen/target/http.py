@@ -33,7 +33,7 @@ BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
 _HANDSHAKE_S: Final = 2.0
 _HTTP_2_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _NO_LINK: Final = (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream)
-_ALWAYS: Final = "/v1/models"  # whatever its status, a server that is there answers it
+_ALWAYS: Final = "/v1/models"  # a running server answers it, with any status
 _OURS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
@@ -71,7 +71,7 @@ class Answer:
 
     @property
     def is_html(self) -> bool:
-        """Whether it is a web page, whatever its content type says."""
+        """Whether it is a web page, by its content and not its content type."""
         start = self.body[:200].lstrip().lower()
         return "html" in self.content_type or start.startswith((b"<!doctype html", b"<html"))
 
@@ -290,7 +290,7 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
     if (tls := first(ssl.SSLError)) is not None:
         return Unreachable(f"{base}: {_tls_fault(tls)}", "tls")
     if first(FileNotFoundError) is not None:
-        return Unreachable(f"{base}: there is no such socket (is the server up, is the path right?)", "refused")
+        return Unreachable(f"{base}: no such socket (is the server running, is the path right?)", "refused")
     if first(ConnectionRefusedError) is not None:
         return Unreachable(
             f"{base}: connection refused; nothing listens there (is the server up, is the port right?)", "refused"

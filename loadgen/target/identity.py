@@ -1,4 +1,4 @@
-"""Who the server is: the facts that must not change while it is measured, and their difference in words.
+"""The server's identity: facts that must not change during the measurement, and their differences in words.
 
 An identity is a flat dict of strings, its keys `N.name` for the N-th URL, so that it can be stored, hashed and compared
 as it is. Only listed settings are taken from /server_info: the rest of that page may hold secrets.
@@ -97,7 +97,7 @@ async def environment(http: Http) -> dict[str, str]:
 def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: bool = False) -> str:
     """What differs between two identities, in words; empty if nothing does.
 
-    With `restarted` another process is no difference, nor is a cache that came out a little larger or smaller. A URL
+    With `restarted` another process is not a difference, nor is a cache that came out a little larger or smaller. A URL
     never is: it is where the user said, or where an emulator of our own happens to listen. Different versions behind
     one URL are one, even if both identities tell of the same.
     """
@@ -118,7 +118,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: b
         elif restarted and name == _BLOCKS and _near(old, new):
             continue
         elif old is None or new is None:
-            said.append(f"{where}: {name} {'appeared' if old is None else 'is no longer told'} ({new or old})")
+            said.append(f"{where}: {name} {'appeared' if old is None else 'disappeared'} ({new or old})")
         else:
             said.append(f"{where}: {name} was {old}, is {new}")
     return "; ".join(said)
@@ -134,7 +134,7 @@ def _near(old: str | None, new: str | None) -> bool:
 
 def _restart(old: str | None, new: str | None) -> str:
     if old is None or new is None:
-        return f"when its process started {'is told now' if old is None else 'is no longer told'}"
+        return f"its start time {'appeared' if old is None else 'disappeared'}"
     apart_s = float(new) - float(old)
     if apart_s < 0:
         return f"another server answers than before (its process is {-apart_s:.0f} s older)"

@@ -54,13 +54,13 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape | None:
-    """The samples of an exposition; `None` if it is none (a parser's complaint is no news to the user)."""
+    """The samples of an exposition; `None` if it is not one."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 samples.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
-    except Exception:  # the parser raises whatever its string handling trips over in a hostile text
+    except Exception:  # the parser raises anything on a hostile text
         return None
     return Scrape(samples={name: tuple(rows) for name, rows in samples.items()})
 

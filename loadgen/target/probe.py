@@ -1,4 +1,4 @@
-"""How a server takes requests, found out by a handful of small ones: never by its name, never more than ten.
+"""How a server takes requests, found out by at most ten small ones, never by its name.
 
 Theory of operation. The first request asks for everything at once, in the shape the load will have. A server that takes
 it is done with at one request (three with the proof of the cache salt, see `salt`). One that refuses it is asked for
@@ -7,7 +7,8 @@ not what it does (unknown members are mostly ignored with a 200), so the answer 
 prompt tokens, output tokens, events.
 
 What is refused is left out where that is safe: the limit's other name, usage, the salt, token ids unless the user asked
-for them. Where it would change the work (forced lengths, the temperature), the user has to choose, and is told how.
+for them. Where it would change the work (forced lengths, the temperature), the user has to choose; the message
+names the options.
 
 Prompts come from the system's entropy, not from any plan's seed, so no run meets them in a cache.
 """
@@ -41,7 +42,7 @@ _BLOCK_DIGITS: Final = 6  # Python refuses to read a number of thousands of digi
 PROBE_TIMEOUT_S: Final = 60.0
 PROBE_REQUESTS: Final = 10  # at most
 _SPECIAL_TOKENS: Final = 8  # a server may put so many of its own before a prompt
-_REFUSALS: Final = (400, 422, 500, 501)  # a 500 may be what becomes of a member that a server does not expect
+_REFUSALS: Final = (400, 422, 500, 501)  # some servers answer 500 to an unexpected member
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""From what the user typed to a server that answers as an OpenAI-compatible one and serves the model that is asked.
+"""From what the user typed to a server that answers as an OpenAI-compatible one and serves the requested model.
 
 A server may take minutes to load its weights, so what may pass by waiting is waited for: a refused connection, a
 timeout, 502, 503 and 504. What waiting cannot mend (an unknown host, TLS, a web page, a missing key, another model) is
@@ -38,7 +38,7 @@ class ModelCard:
 async def wait_ready(http: Http, model: str | None, *, timeout_s: float, progress: Progress | None = None) -> ModelCard:
     """Wait until the server is up, then find the model (the only one if `None`).
 
-    `progress` is told in words while waiting. Raises `TargetUnreachable` or `TargetUnfit`.
+    `progress` gets messages while waiting. Raises `TargetUnreachable` or `TargetUnfit`.
     """
     began_s = anyio.current_time()
     while True:
@@ -82,7 +82,7 @@ async def _lists_models(http: Http) -> bool:
 def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
     """The model's card in the answer of /v1/models. Raises `TargetUnfit`.
 
-    A name that the user gave needs no list (a hosted API may have none, or show it to nobody): it is denied only by a
+    A name that the user gave needs no list (a hosted API may have none, or hide it): it is denied only by a
     list that has others.
     """
     if model is not None and answer.status in _NO_LIST:
@@ -107,7 +107,7 @@ def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
     if answer.status in (401, 403):
         told = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
         raise TargetUnfit(
-            f"{base} wants an API key, or another one ({told}); give it by --api-key-env NAME or --api-key-file FILE"
+            f"{base} needs an API key, or another one ({told}); pass --api-key-env NAME or --api-key-file FILE"
         )
     if answer.is_html:
         raise TargetUnfit(
@@ -127,5 +127,5 @@ def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
     parsed = answer.json()
     data = parsed.get("data") if isinstance(parsed, dict) else None
     if answer.truncated or not isinstance(data, list):
-        raise TargetUnfit(f"{base}: /v1/models answers something that is no list of models: {answer.excerpt}")
+        raise TargetUnfit(f"{base}: /v1/models did not return a list of models: {answer.excerpt}")
     return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]

@@ -1,10 +1,10 @@
 """The observer's own process: reads metrics pages, the machine and nvidia-smi while load is on, and hands them over.
 
 Theory of operation. Parsing vLLM's 60 kB of metrics holds the interpreter for 20 ms, which in the sender would
-be 20 ms of send lag; so the observer is a process of its own (`python -m loadgen.target.scraper`), told what to do by
+be 20 ms of send lag; so the observer is a process of its own (`python -m loadgen.target.scraper`), controlled by
 lines of JSON on stdin, answering each with one line on stdout, gone when stdin ends. The first line is the
 configuration; `begin` starts a run's observation and is answered after each source's first reading; `end` takes a last
-reading and is answered with all of them. Each source has a thread, so one that hangs holds up nobody: a reading is
+reading and is answered with all of them. Each source has a thread, so one that hangs blocks no other: a reading is
 bounded in time and size, and `end` waits only for sources that answered the last time, and not long. A source that
 cannot become better (a key is wanted, no such page, no metrics in it, too long a page) is not asked again in that run.
 Only lines of known names are parsed, a tenth of a page. Readings are bounded: when a source has too many, every second
@@ -65,7 +65,7 @@ class _Failed(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Readings:
-    """What one source told in one run, its series numbered in order of their first appearance."""
+    """The samples of one source in one run, its series numbered in order of their first appearance."""
 
     name: str
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class _Source:
             readings.failures += 1
             readings.why, readings.answering = str(failure), False
             return failure.hopeless
-        except Exception as error:  # whatever a parser trips over in a hostile page
+        except Exception as error:  # any failure of the parser on a hostile page
             readings.failures += 1
             readings.why, readings.answering = f"not readable ({type(error).__name__})", False
             return True

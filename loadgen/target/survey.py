@@ -93,7 +93,7 @@ async def survey(
 
 
 def _model(target: Target) -> Finding:
-    found = f"{bounded(target.model, 80)}, context length {target.max_model_len or 'not told'}"
+    found = f"{bounded(target.model, 80)}, context length {target.max_model_len or 'unknown'}"
     cost = "" if target.max_model_len else "prompts beyond the context are noticed only by what comes back"
     return Finding(feature="model", found=found, cost=cost)
 
@@ -178,14 +178,16 @@ async def _server(http: Http) -> tuple[Finding, Finding]:
     version = parsed.get("version") if isinstance(parsed, dict) else None
     told = Finding(feature="version", found=bounded(str(version), 80))
     if version is None:
-        told = Finding(feature="version", found="not told", cost="another version behind the same URL is not noticed")
+        told = Finding(feature="version", found="unknown", cost="another version behind the same URL goes unnoticed")
     try:
         there_s = parsedate_to_datetime(answer.date).timestamp()
     except (ValueError, TypeError):
-        return told, Finding(feature="clocks", found="the server tells no date", instead="this machine's clock alone")
+        return told, Finding(
+            feature="clocks", found="the server sends no Date header", instead="this machine's clock alone"
+        )
     early_s, late_s = there_s - after_s, there_s + _CLOCK_RESOLUTION_S - before_s
     if early_s <= 0 <= late_s:
-        return told, Finding(feature="clocks", found="in step, as far as a Date header tells (2 s)")
+        return told, Finding(feature="clocks", found="in step within 2 s (Date header)")
     off_s = early_s if early_s > 0 else late_s
     found = f"the server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
     cost = "its logs do not line up with ours; latencies are not concerned"

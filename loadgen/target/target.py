@@ -1,4 +1,4 @@
-"""The target of a run: what is loaded, and everything we ask of it that is not load.
+"""The target of a run: what receives the load, and every other request to it.
 
 Theory of operation. A `Target` is one or more base URLs that serve the same model, opened by `open_target`, which waits
 for them and knows their model. Between runs it is asked to be idle, warmed, and made cold (by a policy: `between`);
@@ -91,7 +91,7 @@ class Target:
         return facts
 
     async def environment(self) -> dict[str, str]:
-        """What the servers run on, keys as of an identity: told by themselves, and by this machine of those on it."""
+        """What the servers run on, keys as of an identity: from the servers, and from this machine for those on it."""
         facts: dict[str, str] = {}
         for number, http in enumerate(self.https):
             found = await environment(http) | await local_hardware(http.base)
@@ -108,7 +108,9 @@ class Target:
             known = [count for count in outstanding if count is not None]
             if len(known) < len(outstanding):
                 return Idle(
-                    idle=None, waited_s=waited_s, text="idle not observable: neither /metrics nor /load tells it"
+                    idle=None,
+                    waited_s=waited_s,
+                    text="idleness cannot be observed: neither /metrics nor /load shows it",
                 )
             first = sum(known) if first is None else first
             if sum(known) == 0:
@@ -248,7 +250,7 @@ async def open_target(
 ) -> AsyncIterator[Target]:
     """Open what the user named: one or more URLs behind one target, or `emulator[:PROFILE]`.
 
-    An emulator is started here and stopped when the context ends. `progress` is told in words while a server is waited
+    An emulator is started here and stopped when the context ends. `progress` gets messages while a server is waited
     for. `proxied`: a proxy from the environment is used, as the httpx transport does for the load. Raises `UsageError`,
     `TargetUnreachable`, `TargetUnfit`.
     """

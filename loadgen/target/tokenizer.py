@@ -1,14 +1,14 @@
-"""Text prompts of an exact length, by the server's own tokenizer: no vocabulary is downloaded, and none is guessed.
+"""Text prompts of an exact length, by the server's own tokenizer: no vocabulary is downloaded or guessed.
 
 Theory of operation. Nearly every tokenizer cuts a text before each space, so a text made of words that are one token
-each with the space before them has as many tokens as words, whatever the words are. Such words are looked for: the
+each with the space before them has as many tokens as words. Such words are looked for: the
 common ones of `plan.prompts` first; where the vocabulary is another, the server is asked for the text of the token ids
 that prompts may be made of. What a prompt has beyond its words (special tokens, the chat template, the opener, a first
 word without a space) is then measured, and has to be the same for every one of some sample texts. Where it is not, or
 where there is no tokenizer to ask, the reason is returned and prompts stay as approximate as without it.
 
 All of this is a few hundred small requests, once, before any load. What is found is part of the request format, and so
-of the workload's hash: prompts stay a pure function of the plan, and a run asks nobody.
+of the workload's hash: prompts stay a pure function of the plan, and a run asks no server.
 """
 
 from __future__ import annotations

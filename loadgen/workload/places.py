@@ -3,7 +3,7 @@
 Blocks are disjoint. The first ones are those of the exploring runs: the same replicate meets the same block at every
 rate, so that rates differ by less luck. All others stand by for candidates: candidate c is proved on a set of blocks
 that neither the exploring runs nor another candidate met. Where a trace has not enough of them for every candidate that
-a search may come to, sets are used again in turn, and whoever meets one again is told so.
+a search may come to, sets are used again in turn, and each run that reuses one says so.
 """
 
 from __future__ import annotations

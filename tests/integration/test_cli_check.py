@@ -113,11 +113,11 @@ async def test_a_server_with_chat_alone_and_nothing_else_is_usable_and_says_what
     assert (found.format.endpoint, found.format.prompt) == ("chat", "text")
     assert found.generating == len([path for path in asked if "completions" in path]) <= 10
     table = rows(found)
-    assert "not told | " in table["model"] or "context length not told" in table["model"]
+    assert "unknown | " in table["model"] or "context length unknown" in table["model"]
     assert "no /metrics" in table["metrics"]
     assert "no /tokenize (404)" in table["tokenization"]
     assert "no /reset_prefix_cache" in table["cache reset"]
-    assert "no date" in table["clocks"]
+    assert "no Date header" in table["clocks"]
 
 
 async def test_text_prompts_are_exact_where_the_server_counts_tokens() -> None:

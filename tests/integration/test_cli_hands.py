@@ -151,7 +151,7 @@ def test_ctrl_c_while_a_server_is_waited_for_ends_within_a_second(tmp_path: Path
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=5)[1]
     assert process.returncode == 5
-    assert told == "loadgen: stopped by the user; nothing was measured\n"
+    assert told == "loadgen: stopped by the user while the target was opened; nothing was measured\n"
 
 
 def test_a_servers_names_move_no_terminal(loadgen: Any, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_an_out_that_cannot_be_made_is_refused_before_anything_is_sent(loadgen: 
     asked: list[str] = []
     with answering(lambda path: asked.append(path) or (200, listed("m"))) as url:  # type: ignore[func-returns-value]
         done = loadgen("run", "--target", url, "--rate", "6", "--out", "file/r", code=2)
-    assert "is no directory: choose another --out" in done.stderr
+    assert "is not a directory: choose another --out" in done.stderr
     assert asked == []
 
 

@@ -165,8 +165,8 @@ async def test_without_usage_or_a_stream_the_results_say_what_they_are_worth() -
     assert not result.format.usage
     assert "refused (stream_options is not supported)" in row(result, "usage")
     silent = await found(Server(usage=False))
-    assert "rest on the server's finish_reason" in row(silent, "usage")
-    assert "lengths that were not forced would pass for forced ones" in row(silent, "ignore_eos, min_tokens")
+    assert "depend on the server's finish_reason" in row(silent, "usage")
+    assert "a server that ignores them would go unnoticed" in row(silent, "ignore_eos, min_tokens")
     assert row(await found(Server(usage=False, tokens=40)), "max_tokens").startswith("yes")  # events are not tokens
     assert "TTFT is E2E" in row(await found(Server(stream=False)), "streams")
 
@@ -231,9 +231,9 @@ async def test_a_stream_that_is_gathered_on_the_way_is_unfit_and_a_quick_one_is_
     quick = await found(Server())
     assert quick.unfit == ()
     late = await found(Late())
-    assert "gathers the stream: 16 events came in 1 reads" in late.unfit[0]
+    assert "buffers the stream: 16 events came in 1 reads" in late.unfit[0]
     assert late.events_per_read == 16
-    assert "TTFT and TPOT cannot be told" in row(late, "streams")
+    assert "TTFT and TPOT cannot be measured" in row(late, "streams")
 
 
 def closing_after(idle_s: float | None, head: bytes = b"") -> Callable[[Request], Any]:

@@ -115,16 +115,16 @@ async def test_a_server_that_is_starting_is_waited_for_in_words() -> None:
         ((200, HTML, b"<!doctype html><title>\x1b[31mhi</title>"), "answers a web page"),
         ((200, JSON, b"<html></html>"), "answers a web page"),
         ((404, HTML, b"<html>nginx</html>"), "answers a web page (404)"),
-        ((401, JSON, b'{"error":{"message":"bad key\x1b[2J"}}'), "wants an API key, or another one (401: "),
-        ((403, JSON, b""), "wants an API key, or another one (403)"),
+        ((401, JSON, b'{"error":{"message":"bad key\x1b[2J"}}'), "needs an API key, or another one (401: "),
+        ((403, JSON, b""), "needs an API key, or another one (403)"),
         ((404, JSON, b'{"detail":"Not Found"}'), "there is no /v1/models (404)"),
         ((500, JSON, b'{"detail":"boom"}'), "/v1/models answers 500: boom"),
         ((200, JSON, b'{"object":"list","data":[]}'), "lists no model"),
         ((200, JSON, b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}'), "serves several models: a, b; choose one"),
-        ((200, JSON, b"[1, 2]"), "no list of models: [1, 2]"),
+        ((200, JSON, b"[1, 2]"), "did not return a list of models: [1, 2]"),
         ((200, JSON, b'{"data": [3, {"id": 4}]}'), "lists no model"),
-        ((200, JSON, b"\x00\xff\xfe"), "no list of models"),
-        ((200, JSON, b'{"data":[' + b" " * (9 << 20) + b"]}"), "no list of models"),
+        ((200, JSON, b"\x00\xff\xfe"), "did not return a list of models"),
+        ((200, JSON, b'{"data":[' + b" " * (9 << 20) + b"]}"), "did not return a list of models"),
     ],
 )
 async def test_answers_that_are_no_model_list(models: Reply, said: str) -> None:
@@ -178,7 +178,7 @@ async def test_the_key_is_sent_and_in_no_repr() -> None:
         return MODELS
 
     async with server(pages) as url:
-        assert "wants an API key" in str(await refusal(url, api_key="wr0ng", request_timeout_s=5))
+        assert "needs an API key" in str(await refusal(url, api_key="wr0ng", request_timeout_s=5))
         async with open_target(url, api_key="s3cret") as target:
             endpoint = target.endpoint(RequestFormat(), {"cache_salt": "x"})
             assert "s3cret" not in repr(target) + repr(endpoint) + str(await target.identity())
@@ -323,7 +323,7 @@ async def test_idle_is_waited_for_and_what_cannot_be_seen_is_said() -> None:
     async with server(UP) as url, open_target(url) as target:
         idle = await target.wait_idle(1)
         assert idle.idle is None
-        assert "idle not observable" in idle.text
+        assert "idleness cannot be observed" in idle.text
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_changed_identity_is_told_in_words() -> None:
     before = {"0.url": "http://a", "0.version": "1", "0.started": "100.00", "0.cache.block_size": "16"}
     after = {"0.url": "http://a", "0.version": "2", "0.started": "160.00", "0.root": "r"}
     assert changed(before, after) == (
-        "http://a: cache.block_size is no longer told (16); http://a: root appeared (r); "
+        "http://a: cache.block_size disappeared (16); http://a: root appeared (r); "
         "http://a: the server restarted (its process started +60 s apart); http://a: version was 1, is 2"
     )
     assert changed(before, dict(before)) == ""

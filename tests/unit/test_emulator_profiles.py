@@ -84,8 +84,8 @@ def test_settings_take_the_place_of_the_files_and_are_told() -> None:
         (".x=1", "write it as key=value"),
         ("server.speed=3", "emulator profile fcfs.toml: unknown key server.speed"),
         ("server.stream_interval=0", "key server.stream_interval: Input should be greater than or equal to 1"),
-        ("kind.x=3", "--set kind.x=3: kind is no section of the profile"),
-        ("description.x=3", "description is no section of the profile"),
+        ("kind.x=3", "--set kind.x=3: kind is not a section of the profile"),
+        ("description.x=3", "description is not a section of the profile"),
     ],
 )
 def test_a_bad_setting_is_one_line(setting: str, said: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from loadgen.common.errors import ScenarioError
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.option import Settings, options_of, setting
@@ -82,3 +83,16 @@ def test_an_option_that_may_be_repeated_gives_what_the_file_gives() -> None:
     typed = load_scenario(None, {"extra": ["priority=1", 'user="me"'], "note": ["gpu=H100"]})
     assert typed.extra == {"priority": 1, "user": "me"}
     assert typed == load_scenario(None, {"extra": {"priority": 1, "user": "me"}, "note": {"gpu": "H100"}})
+
+
+@pytest.mark.parametrize(
+    ("typed", "complaint"),
+    [
+        ("priority", "--extra: 'priority' is not of the form KEY=JSON"),
+        ("=1", "--extra: '=1' is not of the form KEY=JSON"),
+        ("user=me", "--extra: user=me: the part after = is not JSON"),
+    ],
+)
+def test_an_extra_that_is_not_json_is_refused_by_the_options_name(typed: str, complaint: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(complaint)):
+        load_scenario(None, {"extra": [typed]})

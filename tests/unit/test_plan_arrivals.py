@@ -53,7 +53,7 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
         schedule_horizon(Arrivals(), 1, -1, stream(1, "arrivals"))
     with pytest.raises(ValueError, match="146 years"):
         schedule_count(Arrivals(), 1e-9, warmup_ns=0, cohort=10_000, tail_ns=0, rng=stream(1, "arrivals"))
-    with pytest.raises(ValueError, match="no run"):
+    with pytest.raises(ValueError, match="not a run"):
         schedule_count(Arrivals(), 1, warmup_ns=0, cohort=0, tail_ns=0, rng=stream(1, "arrivals"))
 
 

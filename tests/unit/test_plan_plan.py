@@ -148,7 +148,7 @@ def test_columns_cannot_be_changed() -> None:
 def test_a_format_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="chat messages are text"):
         make(format=RequestFormat(endpoint="chat"))
-    with pytest.raises(ValueError, match="no range of a vocabulary"):
+    with pytest.raises(ValueError, match="not a range of a vocabulary"):
         make(format=RequestFormat(token_ids=(9, 9)))
 
 

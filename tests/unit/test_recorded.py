@@ -276,8 +276,8 @@ def test_a_run_is_planned_at_its_replicates_place_and_a_sentinel_at_the_first(fi
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"arrivals": "burst"}, "no arrival process"),
-        ({"arrivals": "trace:"}, "no arrival process"),
+        ({"arrivals": "burst"}, "not an arrival process"),
+        ({"arrivals": "trace:"}, "not an arrival process"),
         ({"window": "10m"}, "shorten --window to 2m 30s"),
         ({"window": "20s"}, "holds 100 requests"),
         ({"window": "30m", "replicates": "repeats"}, "shorten --window"),

@@ -69,7 +69,7 @@ def test_mmpp_parameters_are_found() -> None:
 
 
 def test_mmpp_is_refused_where_there_is_nothing_to_fit() -> None:
-    with pytest.raises(TraceError, match="no more dispersed"):
+    with pytest.raises(TraceError, match="not more dispersed"):
         fit_mmpp2(make(np.arange(5000) * 0.25))
     with pytest.raises(TraceError, match="too few"):
         fit_mmpp2(make(np.arange(30.0) ** 1.1))

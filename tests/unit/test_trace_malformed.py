@@ -87,15 +87,23 @@ REFUSED = [
         "nan_tokens",
         _azure(A, b"2023-11-16 18:15:50.9951690,NaN,109\n"),
         3,
-        ("input tokens that are no whole number ('NaN')", "1 of 2 rows", "drop"),
+        ("input tokens that are not a whole number ('NaN')", "1 of 2 rows", "drop"),
     ),
-    Bad("fractional_tokens", _azure(b"2023-11-16 18:15:50.9951690,3.5,109\n", A), 2, ("no whole number ('3.5')",)),
-    Bad("hexadecimal_tokens", _azure(b"2023-11-16 18:15:50.9951690,0x1F,109\n", A), 2, ("no whole number ('0x1F')",)),
+    Bad("fractional_tokens", _azure(b"2023-11-16 18:15:50.9951690,3.5,109\n", A), 2, ("not a whole number ('3.5')",)),
     Bad(
-        "tokens_with_commas", _azure(b'2023-11-16 18:15:50.9951690,"1,024",109\n', A), 2, ("no whole number ('1,024')",)
+        "hexadecimal_tokens", _azure(b"2023-11-16 18:15:50.9951690,0x1F,109\n", A), 2, ("not a whole number ('0x1F')",)
     ),
     Bad(
-        "text_for_tokens", _azure(A, b"2023-11-16 18:15:50.9951690,396,many\n"), 3, ("output tokens that are no whole",)
+        "tokens_with_commas",
+        _azure(b'2023-11-16 18:15:50.9951690,"1,024",109\n', A),
+        2,
+        ("not a whole number ('1,024')",),
+    ),
+    Bad(
+        "text_for_tokens",
+        _azure(A, b"2023-11-16 18:15:50.9951690,396,many\n"),
+        3,
+        ("tokens that are not a whole",),
     ),
     Bad(
         "negative_tokens",
@@ -147,11 +155,13 @@ REFUSED = [
     ),
     Bad("a_list_among_objects", MOON + b"[1, 2]\n", 2, ("the row cannot be parsed",)),
     Bad("json_nan", MOON + MOON.replace(b'timestamp": 0', b'timestamp": NaN'), 2, ("cannot be read ('NaN')",)),
-    Bad("json_true", MOON + MOON.replace(b'output_length": 5', b'output_length": true'), 2, ("no whole number",)),
+    Bad("json_true", MOON + MOON.replace(b'output_length": 5', b'output_length": true'), 2, ("not a whole number",)),
     Bad("json_exponent", MOON + MOON.replace(b'timestamp": 0', b'timestamp": 1e30'), 2, ("cannot be read",)),
     Bad("json_too_deep", MOON + b"[" * 200_000 + b"\n", 2, ("the row cannot be parsed",)),
     Bad("json_endless_exponent", MOON + MOON.replace(b'": 0,', b'": 0e9999999999999999999,'), 2, ("cannot be read",)),
-    Bad("fractional_hashes", MOON + MOON.replace(b"[0, 1]", b"[0.5]"), 2, ("block ids that are no list of integers",)),
+    Bad(
+        "fractional_hashes", MOON + MOON.replace(b"[0, 1]", b"[0.5]"), 2, ("block ids that are not a list of integers",)
+    ),
     Bad(
         "no_hashes_no_unit",
         b'{"timestamp": 1, "input_length": 600, "output_length": 5}\n',

@@ -247,7 +247,7 @@ def doubted(count: int, told: int, **more: Any) -> pd.DataFrame:
 def test_usage_that_is_contradicted_blocks_where_the_indicator_rests_on_it() -> None:
     short = found(doubted(1100, 10))["usage"]  # forced: with 10 of 11 tokens each would be a miss
     assert blocks(short, "workload")
-    assert "usage contradicts what came in 1100 of 1200 answers: the first says 10 tokens where 11 came" in short.text
+    assert "usage contradicts 1100 of 1200 answers: the first says 10 tokens where 11 came" in short.text
     natural = found(doubted(1100, 10), forced=False)["usage"]  # TPOT 11 or 10 ms, and 50 are allowed
     assert (natural.severity, natural.blame) == ("warning", "workload")
     assert blocks(found(doubted(1100, 10), forced=False, slo=Slo(tpot_s=0.0105))["usage"], "workload")

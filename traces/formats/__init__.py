@@ -1,1 +1,1 @@
-"""The trace formats: one layout each, told apart by their content."""
+"""The trace formats: one layout each, recognised by their content."""

@@ -12,11 +12,11 @@ __all__ = ["LAYOUTS", "OWN_HASHES", "TOTALS"]
 OWN_HASHES: Final = "hash_ids_"  # our tables name the block size in the column: hash_ids_512
 
 _TABLE: Final = ("table",)
-# keys by which the relatives of Mooncake's layout are told from it
+# keys that distinguish the relatives of Mooncake's layout from it
 _RELATIVES: Final = ("chat_id", "session_id", "delay", "messages", "text_input", "payload")
 
 
-# columns of reports that add requests up: their rows are no requests
+# columns of reports that sum requests: their rows are not requests
 TOTALS: Final = frozenset(
     {"num_model_requests", "n_requests", "n_context_tokens_total", "api_requests", "successful_requests",
      "countObservations", "request_count", "requests_count", "num_requests"}

@@ -1,4 +1,4 @@
-"""Which format a file has, from its content. Where the content leaves the unit open, the answer is a question."""
+"""Which format a file has, from its content. A file whose unit stays open is refused with the options to pass."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _parsed(text: bytes) -> Any:
 def documents(source: Source) -> Iterator[tuple[int, Any]]:
     """Parsed records with their line, 0 where the file is one document. Unparsable lines give None.
 
-    Raises `TraceError` for a document that is no JSON, or has a record of more than 256 MiB.
+    Raises `TraceError` for a document that is not JSON, or has a record of more than 256 MiB.
     """
     if one_a_line(source):
         for block in source.blocks():
@@ -185,7 +185,7 @@ class _Stream:
             yield record
 
     def _peek(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """The next character that is not a space, "" at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in _SPACE:
                 self._at += 1

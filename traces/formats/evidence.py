@@ -1,6 +1,6 @@
-"""Seconds or milliseconds: what a file with Mooncake's keys proves of its unit by itself.
+"""Seconds or milliseconds: what a file with Mooncake's keys proves about its unit.
 
-Mooncake writes milliseconds and vLLM's timed_trace seconds under the same keys. The size of hash blocks is no evidence
+Mooncake writes milliseconds and vLLM's timed_trace seconds under the same keys. The size of hash blocks does not decide
 of the unit. A rate is: a service whose trace is worth replaying has not one request in twenty seconds, and hardly more
 than a hundred each second. Where a reading as one unit is beyond that and the other is not, the file decides; else it
 is asked for. What we write says its unit and block size in its first record.

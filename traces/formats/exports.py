@@ -52,7 +52,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _sum(main: Any, *more: Any) -> Any:
-    """`main` with what is counted apart from it; `main` itself where it is no number, or nothing is to be added."""
+    """`main` with what is counted apart from it; `main` itself if it is not a number, or nothing is to be added."""
     extra = [count for value in more if (count := _whole(value)) is not None]
     whole = _whole(main)
     return main if whole is None or not extra else whole + sum(extra)

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: which of them are model requests, and which of those tell of one call twice.
+"""OpenTelemetry spans: which of them are model requests, and which of those belong to one call.
 
 A call that passes an application, a gateway and a server leaves a span in each. One of them is a request: the outermost
 client's, where it has token counts. Spans are matched by their ids, wherever in the file they lie, so all of them are

@@ -26,7 +26,7 @@ DELIMITERS: Final = (b",", b"\t", b";", b"|")
 
 
 def split_header(source: Source, delimiter: bytes) -> list[str]:
-    """The names in the first line. Raises `TraceError` where that line is no table's header."""
+    """The names in the first line. Raises `TraceError` if that line is not a table's header."""
     line, _, _ = source.head.partition(b"\n")
     try:
         names = next(csv.reader([line.decode("utf-8").rstrip("\r")], delimiter=delimiter.decode()), [])
@@ -40,7 +40,7 @@ def split_header(source: Source, delimiter: bytes) -> list[str]:
 def read_csv(
     source: Source, delimiter: bytes, header: list[str], wanted: list[str], counts: tuple[str, ...] = ()
 ) -> Iterator[Batch]:
-    """Batches of the wanted columns: text, or integers for those in `counts`. Blank lines are no rows."""
+    """Batches of the wanted columns: text, or integers for those in `counts`. Blank lines are not rows."""
     for name in wanted:
         if header.count(name) > 1:
             raise source.fault(f"column {printable(name)!r} twice", line=1, remedy="rename one of them")

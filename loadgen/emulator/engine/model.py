@@ -1,9 +1,9 @@
-"""The engine behind the HTTP face: passes that take real time, their tokens told when they end.
+"""The engine behind the HTTP face: passes that take real time; their tokens are emitted when they end.
 
-Theory of operation. A pass is decided when it begins, by what has arrived until then, and is told when it ends. So each
-replica is either idle or in a pass with a known end; `advance` ends passes one after the other up to now, beginning the
-next at the very instant the last one ended, whenever the caller may wake up. A client that leaves in mid-pass leaves
-the engine at its end. Prompts become chains of block hashes that start from the cache salt, as vLLM's do.
+Theory of operation. A pass is decided when it begins, from the arrivals until then, and emits its tokens when it ends.
+So each replica is either idle or in a pass with a known end; `advance` ends passes one after the other up to now and
+begins the next at the instant the last one ended, however late the caller wakes up. A client that leaves in mid-pass
+leaves the engine at its end. Prompts become chains of block hashes that start from the cache salt, as vLLM's do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Replica:
         step = self.engine.step()
         for sequence in step.preempted:
             self.producing.pop(sequence, None)
-        # first come first served, whoever was added after one that waits does wait
+        # first come, first served: a request behind a waiting one waits too
         pick = takewhile if self.engine.limits.policy == "fcfs" else filter
         for sequence in list(pick(_admitted, self.unstarted)):
             del self.unstarted[sequence]
@@ -166,7 +166,7 @@ class BatchingModel:
 
     def reset_prefix_cache(self) -> bool:
         """See `Model`."""
-        done = [replica.engine.reset_prefix_cache() for replica in self._replicas]  # every one, whatever the first says
+        done = [replica.engine.reset_prefix_cache() for replica in self._replicas]  # every one, even if the first fails
         return all(done)
 
     def _chain(self, engine: Engine, job: Job) -> Chain:

@@ -54,8 +54,8 @@ class LoadSettings(Settings):
         kind, colon, file = arrivals.partition(":")
         if not (arrivals in _PROCESSES or (colon and kind in OF_FILE and file.strip())):
             raise ValueError(
-                f"{arrivals!r} is no arrival process; write poisson, gamma, constant, trace:FILE, fit-gamma:FILE or "
-                "fit-mmpp:FILE"
+                f"{arrivals!r} is not an arrival process; write poisson, gamma, constant, trace:FILE, fit-gamma:FILE "
+                "or fit-mmpp:FILE"
             )
         return arrivals
 

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest --durations=15
 
-.PHONY: setup demo test test-all test-vllm truth check clean
+.PHONY: setup demo test test-all test-vllm coverage truth check clean
 
 setup: $(READY)
 
@@ -30,6 +30,16 @@ test-all: WHICH = not vllm
 test-vllm: $(READY)
 	@test -n "$$LOADGEN_VLLM$$LOADGEN_VLLM_VENV" || test -x .venv-vllm/bin/vllm || tests/vllm/install.sh .venv-vllm
 	$(BIN)/python -m pytest -m vllm -s tests/vllm
+
+# how much of each room the tests reach, branches and child processes included; fails below the floors
+coverage: $(READY)
+	rm -f .coverage .coverage.*
+	$(MAKE) test PYTEST='$(BIN)/python -m coverage run -m pytest --durations=15'
+	$(BIN)/coverage combine -q
+	@failed=0; \
+	$(BIN)/coverage report --include='analysis/*,loadgen/plan/*,traces/*' --fail-under=95 || failed=1; \
+	$(BIN)/coverage report --include='loadgen/*' --omit='loadgen/plan/*' --fail-under=85 || failed=1; \
+	exit $$failed
 
 truth: $(READY)
 	$(BIN)/python -m benchmarks.truth $(TRUTH)

@@ -1,4 +1,4 @@
-"""What the judge is told about a run, what it answers, and the search's inputs: plain frozen values with dict forms.
+"""What the judge is told about a run, what it answers, and the search's inputs: plain frozen values.
 
 `RunFacts` is what only the sender knows; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
 run and all that the search and the report need of it, small enough for one line of the ledger.
@@ -7,14 +7,20 @@ run and all that the search and the report need of it, small enough for one line
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from typing import Any, Literal, Self
+from typing import Annotated, Literal
+
+from pydantic import PlainSerializer
 
 from analysis.slo import Slo
 
-__all__ = ["Blame", "Criteria", "Finding", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
+__all__ = ["Blame", "Criteria", "Finding", "JsonFloat", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
+
+JsonFloat = Annotated[
+    float, PlainSerializer(lambda v: "inf" if v == inf else v, when_used="json")
+]  # JSON has no infinity
 
 Status = Literal["PASS", "FAIL", "INVALID"]
 Blame = Literal["client", "workload", "target", "evidence", "server"]  # server: a criterion of the verdict itself
@@ -111,7 +117,7 @@ class RunVerdict:
     goodput: float | None = None  # joint-good requests/s of window
     token_goodput: float | None = None  # output tokens of joint-good requests/s of window
     # metric -> {"p50", "p95", "p99", "max", "mean"} (ok) and the same suffixed "_all" (a failure is +inf)
-    summary: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    summary: Mapping[str, Mapping[str, JsonFloat]] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
     server: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # ServerView.metrics, where it was scraped
 
@@ -128,27 +134,6 @@ class RunVerdict:
     def reason(self) -> str:
         """The sentence of the finding that decided, or an empty string."""
         return next((f.text for f in self.findings if f.severity == "block"), "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict; JSON has no infinity, so a summary's +inf is the string "inf"."""
-        raw = asdict(self)
-        raw["summary"] = {
-            metric: {name: "inf" if value == inf else value for name, value in statistics.items()}
-            for metric, statistics in self.summary.items()
-        }
-        return raw
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; unknown keys are ignored (a newer writer)."""
-        known = {f.name for f in fields(cls)}
-        kept = {key: value for key, value in raw.items() if key in known}
-        kept["findings"] = tuple(Finding(**finding) for finding in kept.get("findings", ()))
-        kept["summary"] = {
-            metric: {name: float(value) for name, value in statistics.items()}
-            for metric, statistics in kept.get("summary", {}).items()
-        }
-        return cls(**kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import orjson
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -24,9 +22,11 @@ from analysis.report.tables import (
     sentences,
     verdict_table,
 )
+from analysis.report.types import CapacityAnswer
 from analysis.slo import Slo
 from analysis.text import printable
-from analysis.verdict import RunVerdict
+from loadgen.results.documents import to_json
+from loadgen.results.types import LedgerLine
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
 
@@ -34,23 +34,23 @@ _DOUBTFUL = re.compile(r"[^ -~\n]")
 _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 
-def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
+def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
     """The tables and sentences of a sweep on stdout."""
-    if answer["rates"]:
+    if answer.rates:
         print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
 
 
-def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
+def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
-    verdict = RunVerdict.from_dict(line["verdict"])
+    verdict = line.verdict
     told = server_table(verdict)
     print_tables(run_table(verdict), *([] if told is None else [told]))
     print_lines(*run_sentences(verdict, slo))
-    if absent := line.get("not_measured"):
-        print_lines(f"not measured: {'; '.join(absent)}")
-    if why := line.get("diagnosis"):
-        print_lines(f"in full: {why}")
+    if line.not_measured:
+        print_lines(f"not measured: {'; '.join(line.not_measured)}")
+    if line.diagnosis:
+        print_lines(f"in full: {line.diagnosis}")
     print_lines(*notes)
 
 
@@ -81,9 +81,9 @@ def print_lines(*lines: str) -> None:
         console.print(Text(printable(line)))
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: object) -> None:
     """One JSON document on stdout, in which nothing can move a terminal: JSON escapes what is not printable."""
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    text = to_json(value, indent=2).decode() + "\n"
     text = _DOUBTFUL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()

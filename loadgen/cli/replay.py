@@ -18,7 +18,7 @@ from loadgen.experiment.prepare import single_run
 from loadgen.experiment.progress import open_progress
 from loadgen.experiment.replay import prepare_replay, replayed, replayed_lines
 from loadgen.results.answer import notes
-from loadgen.results.store import read_json, read_ledger
+from loadgen.results.store import read_experiment, read_ledger
 from loadgen.scenario.file import load_scenario
 
 EXAMPLE = """
@@ -58,8 +58,8 @@ def replay_command(
     (line,) = read_ledger(directory)
     told = replayed(directory, line)
     if as_json:
-        print_json({**line, "replay": told})
+        print_json(told)
     else:
-        print_run(line, notes(setup.scenario, read_json(directory / "experiment.json")), setup.scenario.objective)
-        print_lines(*replayed_lines(told))
+        print_run(line, notes(setup.scenario, read_experiment(directory)), setup.scenario.objective)
+        print_lines(*replayed_lines(told.replay))
     raise typer.Exit(exit_code_of(verdict, setup.scenario))

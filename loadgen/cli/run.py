@@ -18,7 +18,7 @@ from loadgen.common.interrupts import advise
 from loadgen.experiment.prepare import prepare, single_run
 from loadgen.experiment.progress import open_progress
 from loadgen.results.answer import notes
-from loadgen.results.store import read_json, read_ledger
+from loadgen.results.store import read_experiment, read_ledger
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
 
@@ -54,7 +54,7 @@ def run_command(
         progress.note(f"results: {directory}")
         verdict = work(lambda stop: single_run(setup, directory, kind="run", progress=progress, stop=stop))
     (line,) = read_ledger(directory)
-    experiment = read_json(directory / "experiment.json")
+    experiment = read_experiment(directory)
     print_json(line) if as_json else print_run(line, notes(chosen, experiment), chosen.objective)
     raise typer.Exit(exit_code_of(verdict, chosen))
 

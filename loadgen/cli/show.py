@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from analysis.report.types import CapacityAnswer
 from analysis.search import Search
 from loadgen.cli import app
 from loadgen.cli.output import print_answer, print_json, print_lines, print_run
@@ -15,7 +16,8 @@ from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed, replayed_lines
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results.answer import assemble, notes, told
-from loadgen.results.store import read_json, read_ledger
+from loadgen.results.store import holds_experiment, read_answer, read_experiment, read_ledger
+from loadgen.results.types import Experiment
 from loadgen.scenario.model import Scenario
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
@@ -28,32 +30,27 @@ def show_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Print the result of an experiment again."""
-    if not (directory / "experiment.json").exists():
+    if not holds_experiment(directory):
         raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
-    experiment = read_json(directory / "experiment.json")
-    if experiment.get("kind") in ("run", "replay"):
-        scenario = Scenario.restore(experiment["scenario"])
+    experiment = read_experiment(directory)
+    if experiment.kind != "sweep":
+        scenario = Scenario.restore(experiment.scenario)
         for line in read_ledger(directory):
-            told = {"replay": replayed(directory, line)} if experiment["kind"] == "replay" else {}
+            told = replayed(directory, line) if experiment.kind == "replay" else None
             if as_json:
-                print_json({**line, **told})
+                print_json(told or line)
                 continue
             print_run(line, notes(scenario, experiment), scenario.objective)
-            print_lines(*(replayed_lines(told["replay"]) if told else ()))
+            print_lines(*(() if told is None else replayed_lines(told.replay)))
         return
-    answer = _stored(directory) or _so_far(directory, experiment)
+    answer = read_answer(directory) or _so_far(directory, experiment)
     print_json(answer) if as_json else print_answer(answer, buckets=buckets)
 
 
-def _stored(directory: Path) -> dict[str, Any] | None:
-    path = directory / "capacity.json"
-    return read_json(path) if path.exists() else None
-
-
-def _so_far(directory: Path, experiment: dict[str, Any]) -> dict[str, Any]:
+def _so_far(directory: Path, experiment: Experiment) -> CapacityAnswer:
     """The answer that the ledger of an unfinished experiment adds up to."""
-    setup = prepare(Scenario.restore(experiment["scenario"]))
+    setup = prepare(Scenario.restore(experiment.scenario))
     criteria = criteria_of(setup.scenario, setup.workload)
     search = Search.replay(setup.spec, setup.seeds, criteria, told(directory))
     outcome = search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {directory}")
-    return assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)
+    return assemble(directory, setup.scenario, setup.spec, outcome)

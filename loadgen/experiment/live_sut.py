@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import anyio
 import anyio.to_thread
@@ -30,6 +29,7 @@ from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
 from loadgen.target.idle import IdleWatch
+from loadgen.target.look import Look
 from loadgen.target.observe import Observer, Page
 from loadgen.target.probe import NoEndpoint
 from loadgen.target.target import Target, open_target
@@ -199,9 +199,9 @@ class LiveSut:
         """See `Sut`."""
         return await self.between.settled()
 
-    def looks(self) -> list[dict[str, Any]]:
+    def looks(self) -> tuple[Look, ...]:
         """See `Sut`."""
-        return [asdict(look) for look in self.between.take_looks()]
+        return tuple(self.between.take_looks())
 
     async def identity(self) -> Mapping[str, str]:
         """See `Sut`."""

@@ -7,13 +7,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import orjson
 
+from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, RunRequest, Search, SearchSpec, SeedBook
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError, ScenarioError, TargetError
@@ -27,7 +27,8 @@ from loadgen.experiment.warmup import Warmth, warm_target, warmup_note
 from loadgen.plan.lengths import MAX_TOKENS
 from loadgen.results.answer import assemble, told
 from loadgen.results.manifest import machine, versions
-from loadgen.results.store import ExperimentStore, read_json, read_ledger
+from loadgen.results.store import ExperimentStore, holds_experiment, read_experiment, read_ledger
+from loadgen.results.types import Experiment, LedgerLine, TargetRecord
 from loadgen.scenario.model import Scenario, differences
 from loadgen.workload.workload import Workload, search_spec, seed_book
 
@@ -42,8 +43,6 @@ __all__ = [
     "single_run",
     "sweep",
 ]
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +96,10 @@ def adapted(setup: Setup, sut: Sut) -> Setup:
 
 def _check_format(setup: Setup, directory: Path) -> None:
     """Raises `ResultsError` where the target takes requests otherwise than when the experiment began."""
-    before = read_json(directory / "experiment.json")["target"].get("format")
-    now = orjson.loads(orjson.dumps(asdict(setup.workload.format)))
-    if before is not None and before != now:
-        changed = ", ".join(f"{k} {before.get(k)} → {v}" for k, v in now.items() if before.get(k) != v)
+    before, now = read_experiment(directory).target.format, setup.workload.format
+    if before != now:
+        pairs = ((one.name, getattr(before, one.name), getattr(now, one.name)) for one in fields(now))
+        changed = ", ".join(f"{name} {old} → {new}" for name, old, new in pairs if old != new)
         raise ResultsError(
             f"--resume {directory}: the target takes requests otherwise than before ({changed}): begin a new experiment"
         )
@@ -111,7 +110,7 @@ def _began_on(sut: Sut, now: Mapping[str, str], directory: Path, progress: Progr
 
     One that only restarted meanwhile may go on: which process it was is noted, and each run's is held against the last.
     """
-    began: dict[str, str] = read_json(directory / "experiment.json")["target"].get("identity", now)
+    began = dict(read_experiment(directory).target.identity)
     if other := sut.changed(began, now, restarted=True):
         raise ResultsError(
             f"--resume {directory}: not the target that was measured ({other}): begin a new experiment, or restore it"
@@ -147,21 +146,17 @@ def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
 
     Raises `ScenarioError` naming every option that would change what was measured so far.
     """
-    if not (directory / "experiment.json").exists():
+    if not holds_experiment(directory):
         raise ResultsError(f"--resume {directory}: holds no experiment (no experiment.json in it)")
-    experiment = read_json(directory / "experiment.json")
-    try:
-        stored = Scenario.restore(experiment["scenario"])
-        recorded = experiment["scenario_sha256"]
-    except KeyError as error:
-        raise ResultsError(f"{directory}/experiment.json has no {error}: not an experiment of this version") from None
-    now = Scenario.restore({**experiment["scenario"], **overrides})
+    experiment = read_experiment(directory)
+    stored = Scenario.restore(experiment.scenario)
+    now = Scenario.restore({**experiment.scenario, **overrides})
     if now.sha256 != stored.sha256:
         raise ScenarioError(
             f"--resume {directory}: not the same experiment ({'; '.join(differences(stored, now))}); "
             f"drop these options to go on, or choose another --out"
         )
-    if recorded != stored.sha256:
+    if experiment.scenario_sha256 != stored.sha256:
         raise ScenarioError(f"--resume {directory}: its scenario was changed by hand since it was started")
     return now
 
@@ -171,7 +166,7 @@ async def opened_runner(
     setup: Setup,
     directory: Path,
     *,
-    kind: str,
+    kind: Literal["sweep", "run", "replay"],
     resume: bool,
     progress: Progress,
     stop: anyio.Event,
@@ -194,7 +189,7 @@ async def opened_runner(
         if resume:
             _check_format(setup, directory)
             began_on = _began_on(sut, identity, directory, progress)
-        experiment_id = read_json(directory / "experiment.json")["id"] if resume else secrets.token_hex(8)
+        experiment_id = read_experiment(directory).id if resume else secrets.token_hex(8)
         progress.note(f"{sut.label}: ready, model {sut.model}")
         # a resumed part must not meet the prefixes that the interrupted one left in the target's cache
         part = f"{experiment_id}/{secrets.token_hex(4)}" if resume else experiment_id
@@ -208,16 +203,16 @@ async def opened_runner(
             warmth = replace(warmth, warmup_s=0.0)
         if resume:
             store = ExperimentStore.open(directory)
-            fixed = read_json(directory / "experiment.json")
-            warmth = Warmth(warmup_s=fixed["warmup_s"], residence_s=fixed["residence_s"])
+            fixed = read_experiment(directory)
+            warmth = Warmth(warmup_s=fixed.warmup_s, residence_s=fixed.residence_s)
         note = "" if at_once else warmup_note(setup.scenario, warmth.warmup_s, setup.spec.grid[0])
         if note:
             progress.note(note)
         if not resume:
             manifest = await _manifest(
-                setup, sut, kind=kind, experiment_id=experiment_id, warmth=warmth, identity=identity
-            )
-            manifest["notes"] += [note] if note else []
+                setup, sut, kind=kind, experiment_id=experiment_id, warmth=warmth, identity=identity,
+                note=note,
+            )  # fmt: skip
             store = ExperimentStore.create(directory, manifest)
         try:
             yield Runner(
@@ -267,7 +262,7 @@ async def sweep(
     progress: Progress,
     stop: anyio.Event,
     began_s: float | None = None,
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[Outcome, CapacityAnswer]:
     """Search or tabulate; the outcome, and the answer as written to capacity.json.
 
     `began_s` is when the command started, on the monotonic clock: the time budget counts from there. The answer is
@@ -275,7 +270,7 @@ async def sweep(
     """
     started_s = time.monotonic() if began_s is None else began_s
     search = setup.search()
-    ledger: list[dict[str, Any]] = []
+    ledger: list[LedgerLine] = []
     if resume:
         search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), told(directory))
         search.retry()  # the client may be well again
@@ -291,36 +286,44 @@ async def sweep(
             outcome = await run_search(search, runner, budget)
         except TargetError as error:
             ended = search.stop("UNSTABLE_TARGET", str(error))
-            runner.store.answer(assemble(directory, setup.scenario, setup.workload, setup.spec, ended))
+            runner.store.answer(assemble(directory, setup.scenario, setup.spec, ended))
             raise
-        answer = assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)
+        answer = assemble(directory, setup.scenario, setup.spec, outcome)
         runner.store.answer(answer)
         return outcome, answer
 
 
 async def _manifest(
-    setup: Setup, sut: Sut, *, kind: str, experiment_id: str, warmth: Warmth, identity: Mapping[str, str]
-) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "kind": kind,
-        "id": experiment_id,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "scenario": setup.scenario.stored(),
-        "scenario_sha256": setup.scenario.sha256,
-        "seeds": asdict(setup.seeds),
-        **asdict(warmth),
-        "versions": versions(),
-        "machine": machine(),
-        "target": {
-            "label": sut.label,
-            "simulated": sut.simulated,
-            "model": sut.model,
-            "identity": identity,
-            "environment": dict(await sut.environment()),
-            "notes": setup.scenario.stored().get("note", {}),
-            "format": asdict(setup.workload.format),
-            "events_per_read": sut.events_per_read,
-        },
-        "notes": [*sut.notes, *setup.workload.notes],
-    }
+    setup: Setup,
+    sut: Sut,
+    *,
+    kind: Literal["sweep", "run", "replay"],
+    experiment_id: str,
+    warmth: Warmth,
+    identity: Mapping[str, str],
+    note: str,
+) -> Experiment:
+    stored = setup.scenario.stored()
+    return Experiment(
+        kind=kind,
+        id=experiment_id,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        scenario=stored,
+        scenario_sha256=setup.scenario.sha256,
+        seeds=setup.seeds,
+        warmup_s=warmth.warmup_s,
+        residence_s=warmth.residence_s,
+        versions=versions(),
+        machine=machine(),
+        target=TargetRecord(
+            label=sut.label,
+            simulated=sut.simulated,
+            model=sut.model,
+            identity=identity,
+            environment=dict(await sut.environment()),
+            notes=stored.get("note", {}),
+            format=setup.workload.format,
+            events_per_read=sut.events_per_read,
+        ),
+        notes=(*sut.notes, *setup.workload.notes, *((note,) if note else ())),
+    )

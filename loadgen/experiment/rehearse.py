@@ -18,12 +18,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from analysis.judge import judge_run
-from analysis.report.repeats import Cell, Repeat, plan_row, summarise
+from analysis.report.repeats import Cell, RehearsalReport, Repeat, plan_row, summarise
 from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from loadgen.common import defaults
@@ -40,6 +40,7 @@ from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.experiment.warmup import warm_target
 from loadgen.plan.seeds import derive
 from loadgen.plan.types import NS, RunPlan
+from loadgen.results.documents import members
 from loadgen.send.api import RunOutput, SendOptions
 from loadgen.workload.workload import seed_book
 
@@ -169,8 +170,8 @@ def variations(on: Stage) -> list[Stage]:
     return made
 
 
-def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | None = None) -> dict[str, Any]:
-    """Repeat the experiment and its variations; what that says, JSON-ready.
+def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | None = None) -> RehearsalReport:
+    """Repeat the experiment and its variations; what that says.
 
     Variations are left out below 50 repeats: fewer than five of each would say nothing. `processes` is by default
     what that is worth, at most one a core; 1 stays in this process. Raises `LoadgenError` as the runs do, and
@@ -207,7 +208,7 @@ def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | No
     return _report(on, stages, done)
 
 
-def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]) -> dict[str, Any]:
+def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]) -> RehearsalReport:
     scenario, grid = on.setup.scenario, on.setup.spec.grid
     cells = [
         Cell(
@@ -219,22 +220,22 @@ def _report(on: Stage, stages: Sequence[Stage], done: Sequence[Sequence[Repeat]]
         for s, repeats in zip(stages, done, strict=True)
     ]
     cells.sort(key=lambda cell: (cell.window_s or cell.cohort or 0, cell.runs))
-    return {
-        "simulated": True,
-        "target": scenario.target[0],
-        "profile": on.profile.description,
-        "slo": str(scenario.objective),
-        "placeholder_slo": scenario.objective.placeholder,
-        "attain": scenario.attain,
-        "width": scenario.width,
-        "warmup_s": on.warmup_s,
-        "window_s": None if scenario.cohort is not None else scenario.window,
-        "cohort": scenario.cohort,
-        "runs": on.setup.spec.runs,
-        "explore": on.setup.spec.explore,
-        **summarise(done[0], grid, require=scenario.require),
-        "plans": [plan_row(cell, grid) for cell in cells] if len(cells) > 1 else [],
-    }
+    return RehearsalReport(
+        simulated=True,
+        target=scenario.target[0],
+        profile=on.profile.description,
+        slo=str(scenario.objective),
+        placeholder_slo=scenario.objective.placeholder,
+        attain=scenario.attain,
+        width=scenario.width,
+        warmup_s=on.warmup_s,
+        window_s=None if scenario.cohort is not None else scenario.window,
+        cohort=scenario.cohort,
+        runs=on.setup.spec.runs,
+        explore=on.setup.spec.explore,
+        **members(summarise(done[0], grid, require=scenario.require)),
+        plans=tuple(plan_row(cell, grid) for cell in cells) if len(cells) > 1 else (),
+    )
 
 
 def _cores() -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -14,7 +13,9 @@ from analysis.units import format_duration
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.prepare import Setup, pinned
 from loadgen.plan.types import NS
-from loadgen.results.store import read_json
+from loadgen.results.documents import members
+from loadgen.results.store import read_run, run_directory
+from loadgen.results.types import BlockedTurns, LedgerLine
 from loadgen.scenario.model import Scenario
 from loadgen.workload.trace_arrivals import ReadTrace, read_arrivals
 from loadgen.workload.workload import Workload, search_spec, seed_book
@@ -60,13 +61,35 @@ def _rate(scenario: Scenario, read: ReadTrace, *, asked: bool) -> float:
     return rate
 
 
-def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
-    """What only a replay has to say, from its sealed run. Raises `ResultsError`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixShares:
+    """Shares of input tokens that the block ids let an infinite cache hold, and that the server said it had cached."""
 
-    `origin`: transforms, and rate, CV and dispersion that result. `prefix`: shares of input tokens that the block ids
-    let an infinite cache hold, and that the server said it had cached, both of the ok requests where it said so.
-    """
-    run = directory / "runs" / line["variant"] / line["run"]["key"]
+    allowed: float
+    cached: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFacts:
+    """What only a replay has to say. `origin`: transforms, and rate, CV and dispersion that result."""
+
+    origin: str
+    schedule_sha256: str
+    workload_sha256: str
+    prefix: PrefixShares | None  # of the ok requests where the server said so
+    blocked: BlockedTurns | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRun(LedgerLine):
+    """The ledger line of a replay with all that is said of it."""
+
+    replay: ReplayFacts
+
+
+def replayed(directory: Path, line: LedgerLine) -> ReplayedRun:
+    """A replay's ledger line and what only a replay has to say, from its sealed run. Raises `ResultsError`."""
+    run = run_directory(directory, line.run)
     path = run / "requests.parquet"
     columns = ["outcome", "input_tokens_planned", "prefix_tokens_planned", "input_tokens", "cached_tokens"]
     try:
@@ -79,35 +102,33 @@ def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
         among = told if len(told) else requests
         allowed = among["prefix_tokens_planned"].sum() / among["input_tokens_planned"].sum()
         cached = told["cached_tokens"].sum() / told["input_tokens"].sum() if len(told) else None
-        prefix = {"allowed": float(allowed), "cached": None if cached is None else float(cached)}
-    plan = read_json(run / "run.json")["plan"]
-    return {
-        "origin": plan["origin"],
-        "schedule_sha256": line["schedule_sha256"],
-        "workload_sha256": line["workload_sha256"],
-        "prefix": prefix,
-        "blocked": line.get("blocked"),
-    }
+        prefix = PrefixShares(allowed=float(allowed), cached=None if cached is None else float(cached))
+    facts = ReplayFacts(
+        origin=read_run(run).plan.origin,
+        schedule_sha256=line.schedule_sha256,
+        workload_sha256=line.workload_sha256,
+        prefix=prefix,
+        blocked=line.blocked,
+    )
+    return ReplayedRun(**members(line), replay=facts)
 
 
-def replayed_lines(told: Mapping[str, Any]) -> list[str]:
+def replayed_lines(told: ReplayFacts) -> list[str]:
     """The same for a person."""
-    lines = [f"replayed: {told['origin']}"]
-    if (blocked := told["blocked"]) is not None:
+    lines = [f"replayed: {told.origin}"]
+    if (blocked := told.blocked) is not None:
         lines.append(
             "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
             "a capacity"
         )
-        waits = (
-            f" for p50 {format_duration(blocked['p50_s'])}, p95 {format_duration(blocked['p95_s'])}, at most "
-            f"{format_duration(blocked['max_s'])}, {format_duration(blocked['total_s'])} in all"
-            if blocked["blocked"]
-            else ""
-        )
-        lines.append(f"blocked: {blocked['blocked']} of {blocked['turns']} later turns{waits}")
-    if (prefix := told["prefix"]) is not None:
-        cached = "the server did not say" if prefix["cached"] is None else f"{prefix['cached']:.2%} were"
-        lines.append(
-            f"prefix cache: the block ids allow {prefix['allowed']:.2%} of input tokens to be cached; {cached}"
-        )
-    return [*lines, f"schedule sha256 {told['schedule_sha256']}", f"workload sha256 {told['workload_sha256']}"]
+        waits = ""
+        if blocked.p50_s is not None and blocked.p95_s is not None and blocked.max_s is not None:
+            waits = (
+                f" for p50 {format_duration(blocked.p50_s)}, p95 {format_duration(blocked.p95_s)}, at most "
+                f"{format_duration(blocked.max_s)}, {format_duration(blocked.total_s)} in all"
+            )
+        lines.append(f"blocked: {blocked.blocked} of {blocked.turns} later turns{waits}")
+    if (prefix := told.prefix) is not None:
+        cached = "the server did not say" if prefix.cached is None else f"{prefix.cached:.2%} were"
+        lines.append(f"prefix cache: the block ids allow {prefix.allowed:.2%} of input tokens to be cached; {cached}")
+    return [*lines, f"schedule sha256 {told.schedule_sha256}", f"workload sha256 {told.workload_sha256}"]

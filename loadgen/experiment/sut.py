@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
 from loadgen.plan.types import RequestFormat, RunPlan
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.target.look import Look
 
 __all__ = ["Sut"]
 
@@ -67,8 +68,8 @@ class Sut(Protocol):
         """Look at the idle target after a run; what is odd about it, in words. Raises as `settle`."""
         ...
 
-    def looks(self) -> list[dict[str, Any]]:
-        """Every look at the idle target since the last call, JSON-ready."""
+    def looks(self) -> tuple[Look, ...]:
+        """Every look at the idle target since the last call."""
         ...
 
     async def identity(self) -> Mapping[str, str]:

@@ -57,7 +57,8 @@ def line(of: RunRequest, *, elapsed_s: float = 2.0, **more: Any) -> LedgerLine:
 def document(of: RunRequest) -> RunDocument:
     plan = PlanRecord(
         schedule_sha256="s", workload_sha256="w", requests=10, rate=1.0, root_seed=1, arrival_root=1, workload_root=1,
-        content_seed=1, content_version=1, window=WINDOW, format=RequestFormat(), text_sha256=None, origin="", numpy="2",
+        content_seed=1, content_version=1, window=WINDOW, format=RequestFormat(), text_sha256=None, origin="",
+        numpy="2",
     )  # fmt: skip
     facts = RunFacts(rate=1.0, warmup_ns=0, window_ns=1, stop_ns=1, due=1, sent=1, cohort_due=1)
     return RunDocument(**members(sealed(of)), events="all", plan=plan, facts=facts, identity={}, looks=(), server=None)

@@ -161,7 +161,7 @@ def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
     elif facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
         yield _block(
             "connections", "client", facts.peak_in_flight, facts.connection_limit,
-            f"{facts.peak_in_flight} requests in active reached the limit of {facts.connection_limit} connections; "
+            f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections; "
             f"allow twice as many, by `ulimit -n {2 * facts.connection_limit + 100}` or another machine",
         )  # fmt: skip
     if facts.workers_lost:

@@ -102,7 +102,7 @@ class RunVerdict:
     missed_by: Mapping[str, int] = field(default_factory=dict)  # requests that break each bound, or `failed`
     errors: int = 0
     error_words: str = ""  # of the most frequent error, as the server or the network put it, at most 200 characters
-    unresolved: int = 0  # never answered: in active when the load stopped
+    unresolved: int = 0  # never answered: in flight when the load stopped
     attainment: float = 0.0  # (N - misses)/N
     attainment_is_bound: bool = False  # early FAIL: the true attainment is ≤ this
     drift_ratio: float | None = None  # d = slope of N(t)/λ, this run

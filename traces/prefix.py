@@ -13,7 +13,7 @@ __all__ = ["PrefixBound", "cached_tokens", "prefix_bound"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixBound:
-    """Upper bound of prefix reuse, with an infinite cache and no block in active.
+    """Upper bound of prefix reuse, with an infinite cache and no block in flight.
 
     `blocks` and `tokens`: share of all hash blocks, and of all input tokens, whose prefix an earlier request had.
     `requests`: share of requests that reuse at least one block. `distinct_blocks`: what the cache would have to hold.

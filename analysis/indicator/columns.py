@@ -45,7 +45,7 @@ def misses_by_bound(requests: pd.DataFrame, slo: Slo, *, undecided: bool) -> dic
     """How many requests break each bound, most first; one may break several.
 
     A request cancelled after its bound was broken counts for that bound, another failed one as `failed` alone, and with
-    `undecided` one that was still in active at the end as `unanswered`.
+    `undecided` one that was still in flight at the end as `unanswered`.
     """
     ok, open_ = outcome_is(requests, "ok"), outcome_is(requests, "censored", "aborted")
     certain = requests["certain_miss"].to_numpy(dtype=object)

@@ -46,7 +46,7 @@ def judge_run(
     good = joint(cohort, criteria.slo)
     total, missed = misses(cohort, facts, good)
     failed = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
-    # of a run that was stopped early nothing is asked of what was still in active: its misses decided
+    # of a run that was stopped early nothing is asked of what was still in flight: its misses decided
     open_ = 0 if facts.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
     # a run that misses its SLO waits for no answer, so that those it did not wait for accuse nobody
     unanswered = open_ if attains(total, missed, criteria.attain) else 0
@@ -136,7 +136,7 @@ def _lowered(findings: list[Finding], blame: str) -> list[Finding]:
 
 def _failures(facts: RunFacts, criteria: Criteria, total: int, missed: int) -> Iterator[Finding]:
     if facts.target_died:
-        yield _failure("target_died", None, None, "the target died with requests in active")
+        yield _failure("target_died", None, None, "the target died with requests in flight")
     if not attains(total, missed, criteria.attain):
         attainment, wanted = (total - missed) / total, float(criteria.attain)
         at_most = "at most " if facts.stopped_early else ""

@@ -36,7 +36,8 @@ class Crossing:
 
     rate      requests/s
     slope     −d(mean attainment)/d(ln rate) of the segment it lies in: attainment lost per e-fold of rate
-    is_bound  the segment rests on runs stopped at an early FAIL, whose attainment is an upper bound: so is the rate
+    is_bound  an end of the segment rests on runs stopped at an early FAIL, whose attainment is an upper bound: so is
+              the rate. The fit pools neighbouring rates, so such a run may be at another rate than the two ends
     """
 
     rate: float
@@ -71,7 +72,12 @@ def mean_crossing(verdicts: Iterable[RunVerdict], attain: Fraction) -> Crossing 
     return Crossing(
         rate=low + share * (high - low),
         slope=(above - under) / math.log(high / low),
-        is_bound=any(run.attainment_is_bound for run in runs[high]),
+        is_bound=any(
+            run.attainment_is_bound
+            for rate, value in zip(rates, fit, strict=True)
+            if min(abs(value - above), abs(value - under)) < 1e-12  # pooled with an end
+            for run in runs[rate]
+        ),
     )
 
 

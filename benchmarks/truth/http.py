@@ -17,8 +17,8 @@ from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew, asked, ready, sweep
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
+from loadgen.experiment.execute import sweep as live_sweep
 from loadgen.experiment.prepare import prepare
-from loadgen.experiment.prepare import sweep as live_sweep
 from loadgen.experiment.progress import open_progress
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.plan import make_plan

@@ -1,4 +1,7 @@
-"""The `loadgen` command: one module a subcommand, errors as one line, exit codes as in loadgen.common.errors."""
+"""The `loadgen` command: one module a subcommand, errors as one line, exit codes as in loadgen.common.errors.
+
+A subcommand's module is imported when it is called: the list of them is printed without numpy, pandas or pydantic.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,58 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from analysis.text import printable
 from loadgen.common.errors import LoadgenError, UsageError
 from loadgen.common.interrupts import EXIT_CODE, advice, end, interruptible
-from loadgen.scenario.mistakes import remedy
 from traces.errors import TraceError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
-_COMMANDS: Final = ("sweep", "run", "check", "replay", "trace", "show", "emulate")
+COMMANDS: Final = {
+    "sweep": "Find the largest arrival rate at which every replicate keeps the joint SLO.",
+    "run": "Offer one rate once (or N requests at a time) and judge it.",
+    "check": "Find out what a server can do, with at most ten small requests (some 8 seconds).",
+    "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "
+    "run.",
+    "trace": "Read production traces: describe, convert.",
+    "show": "Print the result of an experiment again.",
+    "emulate": "Serve a simulated vLLM (no real model) until stopped.",
+}
+"""The subcommands in the order of the help, each with its module's name and the first line of its help."""
 _INTERRUPTED: Final = 130  # what typer makes of Ctrl-C
 _PIPE_CLOSED: Final = 141  # as a shell says of a program that ended by SIGPIPE
 _BUG: Final = 70
 _CLICK = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
+
+class _Commands(TyperGroup):
+    """The subcommands, each imported when it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # one that was not imported has a name and a line in the list, which is all that is asked of it
+        self.commands = {
+            name: self.commands.get(name) or TyperCommand(name, help=said) for name, said in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the subcommand that is called."""
+        if args and args[0] in COMMANDS:
+            importlib.import_module(f"{__name__}.{args[0]}")  # which registers it
+            registered = typer.main.get_command(app)
+            assert isinstance(registered, TyperGroup)
+            self.commands = registered.commands
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="loadgen",
+    cls=_Commands,
     help="Open-loop load generator and SLO capacity finder for OpenAI-compatible LLM servers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -84,8 +119,6 @@ def _explained() -> int:
 
 
 def _run() -> int:
-    for command in _COMMANDS:
-        importlib.import_module(f"loadgen.cli.{command}")  # importing a command registers it
     try:
         code = app(prog_name="loadgen", standalone_mode=False)
     except SystemExit as end:
@@ -102,6 +135,8 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         return UsageError.exit_code  # the help was printed
+    from loadgen.scenario.mistakes import remedy
+
     text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
     where = context.command_path if context is not None else "loadgen"
     return _complain("; ".join((remedy(text) or text.rstrip("."), f"{where} --help lists what there is")), 2)

@@ -97,7 +97,7 @@ _OPTIONS: dict[str, Any] = {
     "burstiness": _float(_LOAD, "Shape of gamma arrivals: below 1 is burstier than Poisson."),
     "cv": _float(_LOAD, "Coefficient of variation of gamma arrivals, instead of --burstiness."),
     "max_concurrency": _int(_LOAD, "Model a gateway that lets so many requests through; the wait is counted."),
-    "closed": _int(_LOAD, "Fixed-concurrency baseline with N requests in active instead of an arrival rate."),
+    "closed": _int(_LOAD, "Fixed-concurrency baseline with N requests in flight instead of an arrival rate."),
     "transport": _text(_LOAD, "wire (default) or httpx (proxies, slower).", "NAME"),
     "prewarm": _int(_LOAD, "Connections opened to each URL just before a run (default 0)."),
     "replicates": _text(_TRACE, "Of a trace: blocks (default: disjoint stretches) or repeats (one window).", "HOW"),

@@ -14,7 +14,7 @@ from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import check_system, work
 from loadgen.common.interrupts import advise
-from loadgen.experiment.prepare import single_run
+from loadgen.experiment.execute import single_run
 from loadgen.experiment.progress import open_progress
 from loadgen.experiment.replay import prepare_replay, replayed, replayed_lines
 from loadgen.results.answer import notes

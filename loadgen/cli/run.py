@@ -15,7 +15,8 @@ from loadgen.cli.sweep import default_name
 from loadgen.cli.work import check_system, work
 from loadgen.common.errors import ScenarioError
 from loadgen.common.interrupts import advise
-from loadgen.experiment.prepare import prepare, single_run
+from loadgen.experiment.execute import single_run
+from loadgen.experiment.prepare import prepare
 from loadgen.experiment.progress import open_progress
 from loadgen.results.answer import notes
 from loadgen.results.store import read_experiment, read_ledger

@@ -18,8 +18,9 @@ from loadgen.cli.output import print_answer, print_json, print_lines, print_tabl
 from loadgen.cli.work import check_system, work
 from loadgen.common.errors import ScenarioError, UsageError
 from loadgen.common.interrupts import advise
+from loadgen.experiment.execute import sweep
 from loadgen.experiment.forecast import forecast
-from loadgen.experiment.prepare import Setup, prepare, resumed_scenario, sweep
+from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
 from loadgen.experiment.progress import open_progress
 from loadgen.experiment.rehearse import rehearse, stage
 from loadgen.scenario.file import load_scenario

@@ -3,7 +3,7 @@
 The HTTP face sees a prompt and virtual time sees a plan, and both must give one request the same service. So the
 draw is no state of a generator: it is a hash of the profile's seed and of the prompt's last ids (a shared prefix is
 at the front; the end is the request's own), mixed by the SplitMix64 finaliser (Steele, Lea and Flood, 2014). It
-does not depend on order, on time or on what else is in active.
+does not depend on order, on time or on what else is in flight.
 """
 
 from __future__ import annotations

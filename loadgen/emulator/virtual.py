@@ -3,7 +3,7 @@
 Theory of operation. First the server alone: the plan's arrivals become a trace (`engine.trace.Trace`), since in an open
 loop nothing the client decides later changes what happened before. Then the client's rules are laid over it: when each
 request of the cohort is decided, and so when the load stops (method, section 6; `send.dispatch` does the same live).
-What was still in active then is cut, and what was scheduled later never happened.
+What was still in flight then is cut, and what was scheduled later never happened.
 
 The client is ideal: released and sent at the scheduled instant (under `max_concurrency` when a slot is free), headers
 at once, each token an event and a read of its own. Facts say `simulated`.
@@ -174,7 +174,7 @@ def _broken(
 
 
 def _certain(slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s) -> tuple[Int64s, Codes]:
-    """After which instant each request would be a certain miss if it were still in active, and by which bound."""
+    """After which instant each request would be a certain miss if it were still in flight, and by which bound."""
     at_ns = np.full(len(plan), _NEVER, dtype=np.int64)
     which = np.zeros(len(plan), dtype=np.int8)
 

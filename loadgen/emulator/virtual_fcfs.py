@@ -43,9 +43,9 @@ def fcfs_trace(
 
 
 def _gated(at_ns: Int64s, service_ns: Int64s, timeout_ns: int, cap: int) -> tuple[Int64s, Int64s]:
-    """(sent, start) where at most `cap` requests are in active and the others wait at the client; sent -1: never."""
+    """(sent, start) where at most `cap` requests are in flight and the others wait at the client; sent -1: never."""
     sent_ns, start_ns = np.full(len(at_ns), -1), np.zeros(len(at_ns), dtype=np.int64)
-    ends: list[int] = []  # of those in active, a heap
+    ends: list[int] = []  # of those in flight, a heap
     free_ns = 0
     for request, (arrival_ns, work_ns) in enumerate(zip(at_ns.tolist(), service_ns.tolist(), strict=True)):
         slot_ns = heappop(ends) if len(ends) == cap else 0

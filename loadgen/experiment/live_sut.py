@@ -15,10 +15,10 @@ from analysis.records import outcome_is
 from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit, UsageError
 from loadgen.common.headers import load_headers
-from loadgen.experiment.sut import Sut
+from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.plan.bodies import Bodies, BodyRing
-from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.plan.types import RunPlan
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
@@ -105,13 +105,10 @@ class LiveSut:
 
     target: Target
     scenario: Scenario
-    salted: bool  # the server takes a cache_salt
-    content_unpaired: bool  # that it works could not be proved: content differs between rates instead
+    terms: RequestTerms
     between: Between
-    format: RequestFormat | None = None
     watches: Sequence[IdleWatch] = ()
     observer: Observer | None = None  # reads the target's metrics while load is on
-    events_per_read: float | None = None  # of a lone stream
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -144,11 +141,13 @@ class LiveSut:
             target=target,
             between=between,
             scenario=scenario,
-            salted=found.salt.accepted,
-            content_unpaired=scenario.cache == "salt" and not found.salt.proved,
-            format=form,
+            terms=RequestTerms(
+                format=form,
+                salted=found.salt.accepted,
+                content_unpaired=scenario.cache == "salt" and not found.salt.proved,
+                events_per_read=found.events_per_read,
+            ),
             watches=watches,
-            events_per_read=found.events_per_read,
         )
         if scenario.insecure:
             sut.notes.append("the server's certificate was not verified (--insecure)")
@@ -234,7 +233,7 @@ class LiveSut:
         stop: anyio.Event,
     ) -> RunOutput:
         """Send the plan over HTTP."""
-        extras = {**self.scenario.extra, **({"cache_salt": salt} if self.salted else {})}
+        extras = {**self.scenario.extra, **({"cache_salt": salt} if self.terms.salted else {})}
         endpoint = self.target.endpoint(plan.format, extras)
         bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
         if self.watches:
@@ -254,5 +253,5 @@ class LiveSut:
         output.observed = observed
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
         self.between.load_ended(cancelled=bool(given_up.any()))
-        output.facts = replace(output.facts, survey_events_per_read=self.events_per_read)
+        output.facts = replace(output.facts, survey_events_per_read=self.terms.events_per_read)
         return output

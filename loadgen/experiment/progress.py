@@ -164,7 +164,7 @@ def _live_line(label: RunLabel, counts: LiveCounts) -> str:
     elapsed, horizon = counts.elapsed_ns / 1e9, label.horizon_ns / 1e9
     left = f"{format_duration(max(horizon - elapsed, 0))} left" if elapsed < horizon else "waiting for the last answers"
     line = (
-        f"{label.title}: {elapsed:.0f} s, {left}; sent {counts.sent}, in active {counts.in_flight}, "
+        f"{label.title}: {elapsed:.0f} s, {left}; sent {counts.sent}, in flight {counts.in_flight}, "
         f"ok {counts.ok}, errors {counts.errors}"
     )
     if counts.cohort_decided:

@@ -23,6 +23,8 @@ from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.common.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
+from loadgen.common.stopping import unless_stopped
+from loadgen.experiment.preparation import Preparation
 from loadgen.experiment.progress import Progress, RunLabel
 from loadgen.experiment.run_plan import criteria_of, plan_of, run_options
 from loadgen.experiment.sut import Sut
@@ -34,12 +36,12 @@ from loadgen.results.store import ExperimentStore
 from loadgen.results.types import BlockedTurns, LedgerLine, RunDocument, SealedRun, ServerRecord
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import LiveCounts, RunOutput
-from loadgen.workload.workload import Workload
 
 __all__ = ["RunResult", "Runner", "blocked"]
 
 _LOST: Final = ("connection_lost", "connect_error", "stream_error", "truncated")
 _UNANSWERED: Final = ("timeout", "censored")
+_KEPT: Final = "the sealed runs are kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +59,14 @@ class Runner:
     """Carries out the runs of one experiment against one sut."""
 
     scenario: Scenario
-    workload: Workload
+    ready: Preparation
     sut: Sut
     store: ExperimentStore
     progress: Progress
     stop: anyio.Event
-    experiment: str  # part of every cache salt
-    warmup_s: float
-    residence_s: float | None  # at the lowest rate
     early_fail: bool = False
     booked_s: float = field(default_factory=time.monotonic)  # until when time is in the ledger; the command's start
-    began_on: Mapping[str, str]  # the target's identity when the experiment began
-    identity: Mapping[str, str]  # and when it was last seen
+    identity: Mapping[str, str]  # of the target when it was last seen
 
     async def execute(self, request: RunRequest) -> RunResult:
         """Do the run and seal it; its verdict is in the ledger when this returns.
@@ -79,10 +77,9 @@ class Runner:
         plan = self.plan(request)
         _check_fits(plan, self.sut)
         label = self._label(request, plan)
-        odd = await self.sut.settle()
-        before = dict(await self.sut.identity())
+        odd, before = await unless_stopped(self.stop, self._settle, f"before {label.title}; {_KEPT}")
         moved = self.sut.changed(self.identity, before, between_runs=True)
-        moved = moved or self.sut.changed(self.began_on, before, restarted=True)
+        moved = moved or self.sut.changed(self.ready.identity, before, restarted=True)
         run = self.store.begin(request)
         started = datetime.datetime.now(datetime.UTC)
         began = time.monotonic()
@@ -96,14 +93,14 @@ class Runner:
 
             output = await self.sut.send_load(
                 plan,
-                run_options(request, plan, self.scenario, self.workload, early_fail=self.early_fail),
+                run_options(request, plan, self.scenario, self.ready.workload, early_fail=self.early_fail),
                 salt=self._salt(request),
                 sink=journal,
                 progress=tick,
                 stop=self.stop,
             )
         if self.stop.is_set():
-            raise Aborted(f"stopped by the user during {label.title}; the sealed runs are kept")
+            raise Aborted(f"stopped by the user during {label.title}; {_KEPT}")
         server = _server(output, plan)
         output.facts = replace(
             output.facts,
@@ -112,7 +109,11 @@ class Runner:
             cold_claim_broken=self._cold_claim(output, plan, server),
             foreign_requests=foreign_requests(output.requests, server),
         )
-        output.facts = await self._with_target_facts(output, before, server)
+        output.facts = await unless_stopped(
+            self.stop,
+            lambda: self._with_target_facts(output, before, server),
+            f"after {label.title}, before it was sealed; {_KEPT}",
+        )
         verdict = judge_run(output.requests, output.facts, self._criteria(request), server)
         sent = len(output.requests)
         done = RunResult(
@@ -162,17 +163,22 @@ class Runner:
         self.progress.verdict(label, verdict)
         return done
 
+    async def _settle(self) -> tuple[str, dict[str, str]]:
+        """What is odd about the target before the run, and who it is then."""
+        odd = await self.sut.settle()
+        return odd, dict(await self.sut.identity())
+
     def plan(self, request: RunRequest) -> RunPlan:
         """The plan of a run."""
-        unpaired = self.sut.content_unpaired
-        return plan_of(request, self.workload, warmup_s=self.warmup_s, content_unpaired=unpaired)
+        unpaired = self.ready.terms.content_unpaired
+        return plan_of(request, self.ready.workload, warmup_s=self.ready.warmup_s, content_unpaired=unpaired)
 
     def _criteria(self, request: RunRequest) -> Criteria:
-        return criteria_of(self.scenario, self.workload, self.residence_s, kind=request.kind)
+        return criteria_of(self.scenario, self.ready.workload, self.ready.residence_s, kind=request.kind)
 
     def _salt(self, request: RunRequest) -> str:
         variant = "/".join((request.variant, request.kind, str(request.block)))
-        return salt(self.experiment, variant, request.rate, request.replicate, request.attempt)
+        return salt(self.ready.part, variant, request.rate, request.replicate, request.attempt)
 
     def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
         what = {
@@ -183,7 +189,7 @@ class Runner:
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed
-        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in active"
+        title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in flight"
         hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
         return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
 

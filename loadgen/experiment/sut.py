@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -11,7 +12,17 @@ from loadgen.plan.types import RequestFormat, RunPlan
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.target.look import Look
 
-__all__ = ["Sut"]
+__all__ = ["RequestTerms", "Sut"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTerms:
+    """How a target takes requests and what keeps runs cold on it, found out by a few small requests."""
+
+    format: RequestFormat | None = None  # None: as asked
+    salted: bool = False  # requests carry a cache_salt
+    content_unpaired: bool = False  # content must differ between rates: the cache cannot be proved cold
+    events_per_read: float | None = None  # token events in one read of a lone stream; None: no stream was seen
 
 
 class Sut(Protocol):
@@ -38,18 +49,8 @@ class Sut(Protocol):
         ...
 
     @property
-    def format(self) -> RequestFormat | None:
-        """How the target takes requests, where that is not as asked or may not be; None: as asked."""
-        ...
-
-    @property
-    def content_unpaired(self) -> bool:
-        """Whether content must differ between rates, since the cache cannot be proved cold."""
-        ...
-
-    @property
-    def events_per_read(self) -> float | None:
-        """How many token events one read of a single request's stream brought; `None` where there is no network."""
+    def terms(self) -> RequestTerms:
+        """How the target takes requests, as found when it was opened."""
         ...
 
     @property

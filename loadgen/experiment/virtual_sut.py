@@ -10,7 +10,8 @@ import anyio.to_thread
 
 from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.experiment.sut import RequestTerms
+from loadgen.plan.types import RunPlan
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.target.look import Look
 
@@ -23,9 +24,7 @@ class VirtualSut:
 
     profile_name: str
     profile: Profile = field(init=False)
-    content_unpaired: bool = False
-    format: RequestFormat | None = None
-    events_per_read: float | None = None
+    terms: RequestTerms = field(default_factory=RequestTerms)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

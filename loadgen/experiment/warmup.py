@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 import anyio
 
 from analysis.cohort import mean_age_s
-from analysis.records import NS_PER_S, numbers, outcome_is
+from analysis.records import NS_PER_S, Floats, numbers, outcome_is
 from analysis.slo import Slo
 from analysis.units import format_duration
 from loadgen.common import defaults
 from loadgen.common.errors import Aborted, ClientLimited, TargetUnfit
+from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.run_plan import options_of
 from loadgen.experiment.sut import Sut
 from loadgen.plan.seeds import derive as derive_seeds
@@ -26,7 +27,7 @@ from loadgen.plan.seeds import salt
 from loadgen.scenario.model import Scenario
 from loadgen.workload.workload import Workload
 
-__all__ = ["Warmth", "warm_requests", "warm_target", "warmup_note"]
+__all__ = ["Warmth", "warm_again", "warm_requests", "warm_target", "warmup_note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,42 +60,66 @@ async def warm_target(
 ) -> Warmth:
     """Send the first requests, which are no evidence, and see how long they stay.
 
-    The warm-up is the asked one or 3·E[S²]/E[S] of the residences S seen here. Without `fixes` it is known already, and
-    the requests only warm. Raises `TargetUnfit` with the server's own words where it does not do the work asked,
-    `ClientLimited` where this machine gave no connections for it, and `Aborted`.
+    The warm-up is the asked one or 3·E[S²]/E[S] of the residences S seen here. Without `fixes` the requests are few,
+    and the warm-up is not taken from them. Raises `TargetUnfit` with the server's own words where it does not do the
+    work asked, `ClientLimited` where this machine gave no connections for it, and `Aborted`.
     """
-    cohort = warm_requests(scenario, lowest_rate, fixes=fixes)
-    lowest_rate = _rate(scenario, lowest_rate)
-    # nothing that is measured is to be warm, and a closed loop is not to be met by a burst
-    workload = replace(workload, recorded=None, closed=None)
-    seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
-    plan = workload.plan(lowest_rate, seed, workload.window(0.0), cohort=cohort)
-    await sut.settle()
-    output = await sut.send_load(
-        plan,
-        replace(options_of(scenario, workload), closed=None, slo=Slo()),  # every one is waited for, however slow
-        salt=salt(experiment, "warm-up", lowest_rate, 0, 0),
-        sink=None,
-        progress=lambda _: None,
-        stop=stop,
-    )
-    if stop.is_set():
-        raise Aborted("stopped by the user while the target was warmed")
-    due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
-    good = outcome_is(due, "ok")
-    if not good.all() and output.facts.connections_refused:
-        raise ClientLimited(f"{output.facts.connections_refused}, while {sut.label} was warmed")
-    if not good.any():
-        first = due[~good].iloc[0]
-        status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
-        words = str(first["error"]).removeprefix(f"{status}: ")
-        said = f": {words}" if words and words != status else ""
-        raise TargetUnfit(f"{sut.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
-    stayed_s = (numbers(due, "ended_ns") - numbers(due, "scheduled_ns"))[good] / NS_PER_S
-    residence_s = mean_age_s(stayed_s)
+    count = warm_requests(scenario, lowest_rate, fixes=fixes)
+    warming = _Warming(scenario=scenario, workload=workload, sut=sut, rate=_rate(scenario, lowest_rate), count=count)
+    residence_s = mean_age_s(await warming.send(experiment, stop))
     if math.isnan(residence_s):
         return Warmth(warmup_s=scenario.warmup, residence_s=None)
     return Warmth(warmup_s=max(scenario.warmup, defaults.WARMUP_AGES * residence_s), residence_s=residence_s)
+
+
+async def warm_again(
+    scenario: Scenario, workload: Workload, sut: Sut, *, lowest_rate: float, experiment: str, stop: anyio.Event
+) -> None:
+    """Warm a target whose warm-up is known, with few requests. Raises as `warm_target`."""
+    count = warm_requests(scenario, lowest_rate, fixes=False)
+    warming = _Warming(scenario=scenario, workload=workload, sut=sut, rate=_rate(scenario, lowest_rate), count=count)
+    await warming.send(experiment, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warming:
+    """`count` requests at `rate`, all waited for."""
+
+    scenario: Scenario
+    workload: Workload
+    sut: Sut
+    rate: float
+    count: int
+
+    async def send(self, experiment: str, stop: anyio.Event) -> Floats:
+        """How long the good ones stayed, seconds."""
+        doing = "while the target was warmed"
+        # nothing that is measured is to be warm, and a closed loop is not to be met by a burst
+        workload = replace(self.workload, recorded=None, closed=None)
+        seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
+        plan = workload.plan(self.rate, seed, workload.window(0.0), cohort=self.count)
+        await unless_stopped(stop, self.sut.settle, doing)
+        output = await self.sut.send_load(
+            plan,
+            replace(options_of(self.scenario, workload), closed=None, slo=Slo()),  # every one is waited for
+            salt=salt(experiment, "warm-up", self.rate, 0, 0),
+            sink=None,
+            progress=lambda _: None,
+            stop=stop,
+        )
+        if stop.is_set():
+            raise Aborted(f"stopped by the user {doing}")
+        due = output.requests[output.requests["scheduled_ns"] < plan.window.window_ns]
+        good = outcome_is(due, "ok")
+        if not good.all() and output.facts.connections_refused:
+            raise ClientLimited(f"{output.facts.connections_refused}, while {self.sut.label} was warmed")
+        if not good.any():
+            first = due[~good].iloc[0]
+            status = f"HTTP {first['http_status']}" if first["http_status"] > 0 else first["outcome"]
+            words = str(first["error"]).removeprefix(f"{status}: ")
+            said = f": {words}" if words and words != status else ""
+            raise TargetUnfit(f"{self.sut.label}: none of {len(due)} warm-up requests succeeded ({status}{said})")
+        return (numbers(due, "ended_ns") - numbers(due, "scheduled_ns"))[good] / NS_PER_S
 
 
 def warmup_note(scenario: Scenario, warmup_s: float, lowest_rate: float) -> str:

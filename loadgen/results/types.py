@@ -23,6 +23,7 @@ __all__ = [
     "RUN_VERSION",
     "BlockedTurns",
     "Experiment",
+    "ExperimentKind",
     "LedgerLine",
     "Machine",
     "RunDocument",
@@ -31,6 +32,7 @@ __all__ = [
     "TargetRecord",
 ]
 
+ExperimentKind = Literal["sweep", "run", "replay"]
 MANIFEST_VERSION: Final = 2  # of experiment.json
 LEDGER_VERSION: Final = 2  # of a line of verdicts.jsonl; 1 had the variant outside of the run's key
 RUN_VERSION: Final = 2  # of run.json
@@ -56,6 +58,7 @@ class TargetRecord:
     environment: Mapping[str, str]
     notes: Mapping[str, str]
     format: RequestFormat  # how it takes requests
+    content_unpaired: bool  # content must differ between rates: the cache cannot be proved cold
     events_per_read: float | None
 
 
@@ -64,7 +67,7 @@ class Experiment:
     """experiment.json: what is constant in an experiment. Durations in s."""
 
     format: int = MANIFEST_VERSION
-    kind: Literal["sweep", "run", "replay"]
+    kind: ExperimentKind
     id: str  # part of every cache salt
     created: str  # UTC, ISO 8601
     scenario: Mapping[str, Any]  # the settings that differ from the defaults: `Scenario.restore` reads them

@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["meant", "remedy"]
 
 _CONCURRENCY: Final = (
-    "loadgen offers an arrival rate (--rate); a fixed number of requests in active is `loadgen run --closed N`, "
+    "loadgen offers an arrival rate (--rate); a fixed number of requests in flight is `loadgen run --closed N`, "
     "a gateway's limit is --max-concurrency N"
 )
 _WINDOW: Final = "the measured time of a run is --window, such as --window 60s"

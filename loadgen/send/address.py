@@ -120,7 +120,7 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
 
 
 def raise_descriptor_limit() -> None:
-    """Lift the soft limit of open files to the hard one: every request in active is a socket."""
+    """Lift the soft limit of open files to the hard one: every request in flight is a socket."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 

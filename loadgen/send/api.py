@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from analysis.server_metrics.types import Observation
 from analysis.slo import Slo
 from analysis.verdict import RunFacts
+
+if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
+    import pandas as pd
+
+    from analysis.server_metrics.types import Observation
 
 __all__ = ["Drain", "Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
 
@@ -59,7 +62,7 @@ class SendOptions:
     transport: Literal["wire", "httpx"] = "wire"
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
-    closed: int | None = None  # fixed concurrency baseline: N requests in active, no schedule
+    closed: int | None = None  # fixed concurrency baseline: N requests in flight, no schedule
     dependent: bool = False  # a turn of a session waits for the previous one: semi-open
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided

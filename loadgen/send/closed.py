@@ -1,4 +1,4 @@
-"""The fixed-concurrency baseline: N requests in active, the next one begins when one ends. Not an open loop.
+"""The fixed-concurrency baseline: N requests in flight, the next one begins when one ends. Not an open loop.
 
 The instant at which a request is released is its scheduled instant here, so its client queue is about 0 by
 construction: that is the very flaw of a closed loop, and why its results are labelled as such and never enter a search.

@@ -1,6 +1,6 @@
-"""When is a request decided? The SLO's bounds as the dispatcher needs them while requests are still in active.
+"""When is a request decided? The SLO's bounds as the dispatcher needs them while requests are still in flight.
 
-A request in active is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
+A request in flight is a *certain miss* once it is older than B_f without a token, older than B_e, or its TPOT cannot
 hold any more: with O tokens at most, TPOT ≥ (now − first token)/(O − 1) while tokens are still to come (method, section
 6). What came is read by the same rule as in the end (`reader`), and where it cannot be known yet (a token half come, a
 stream that may only lack its end) nothing is certain.

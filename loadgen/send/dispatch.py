@@ -10,7 +10,7 @@ Responses come back through `ended`, from the transport.
 
 The load stays on after the window until each request of the cohort is decided: ended, or a certain miss (`decide`); and
 longer, with `drain`, until so few of these are unanswered that they cannot hide too many errors. Then, or at the
-horizon, an early FAIL or the user's wish, the dispatcher stops: what is in active is cancelled, `censored` in the
+horizon, an early FAIL or the user's wish, the dispatcher stops: what is in flight is cancelled, `censored` in the
 cohort and `aborted` outside it.
 
 ∫N(t)dt, with N(t) the requests scheduled by t and not ended, is kept live: at every change at instant t the area grows
@@ -118,9 +118,9 @@ class Dispatcher:
         self._area = 0  # ns·requests
         self._area_at_ns = 0
         self._held = Held()
-        self._unanswered = 0  # certain misses of the cohort still in active
+        self._unanswered = 0  # certain misses of the cohort still in flight
         self._cohort_errors = 0
-        self._lost = 0  # connections that broke with a request in active
+        self._lost = 0  # connections that broke with a request in flight
 
         self.live = LiveCounts()
         in_window = (chosen_at_ns >= self._window_start_ns) & (chosen_at_ns < self._window_end_ns)
@@ -154,7 +154,7 @@ class Dispatcher:
         self._wake()
 
     def stop(self) -> None:
-        """Stop the load now and cancel what is in active; a second call does nothing.
+        """Stop the load now and cancel what is in flight; a second call does nothing.
 
         What was released only now is handed to the network first, where the transport has to be given a moment for
         that: `on_stopped` is called when all is over.
@@ -171,7 +171,7 @@ class Dispatcher:
 
     @guarded
     def _cancel_all(self) -> None:
-        """Cancel what is in active, once the network has been asked to take all that should be on it."""
+        """Cancel what is in flight, once the network has been asked to take all that should be on it."""
         now = self._clock.now_ns()
         if now < self.stop_ns + _HAND_OVER_NS and not all(
             active.handed_over or (self._cap is not None and active.admitted_ns < 0)

@@ -1,6 +1,6 @@
 """Reads an OpenAI-compatible server's answer: body bytes with read stamps in, tokens out, without I/O.
 
-Theory of operation. One reader a request, and one rule: what the dispatcher wants to know of a request in active (has a
+Theory of operation. One reader a request, and one rule: what the dispatcher wants to know of a request in flight (has a
 token come, has it finished) and what is recorded of it in the end come from the same reader. It takes the bytes as
 they are given to it, at once or piece by piece, and never looks at one twice. An event is complete when its blank line
 or the end of the body came. Where the reader cannot know yet whether a token is there, it says so (`unsure`,

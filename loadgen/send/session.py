@@ -67,7 +67,7 @@ async def send_run(
     """Offer one plan to an endpoint and return the tables and the facts of the run.
 
     `clock`'s t0 is set here, after names are resolved and the first bodies are ready. `sink` gets every row as its
-    request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in active
+    request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in flight
     cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
     (garbage collection is frozen and off), except that the soft limit of open files stays raised.
 

@@ -83,7 +83,7 @@ class WireTransport:
     def refused_by_machine(self) -> None:
         """The operating system gave no more connections: remember how many carried a request.
 
-        Idle ones do not count: this is held against the requests in active, and the refused one is one more of these.
+        Idle ones do not count: this is held against the requests in flight, and the refused one is one more of these.
         """
         busy = sum(connection.busy for connection in self.connections)
         self.opened_peak = max(self.opened_peak or 0, busy)

@@ -30,7 +30,8 @@ async def run_command(option: str, command: Sequence[str], *, timeout_s: float =
     """Run it to its end. Raises `TargetUnfit` with its last line if it fails or does not end in time.
 
     Its output goes to an unnamed file and not to a pipe: a server that it starts and leaves behind may hold that open
-    for ever. For the same reason it has a session of its own, which no Ctrl-C meant for us reaches.
+    for ever. For the same reason it has a session of its own, which no Ctrl-C meant for us reaches; it gets SIGTERM
+    where the wait for it is cancelled.
     """
     with tempfile.TemporaryFile() as output:
         try:
@@ -40,7 +41,12 @@ async def run_command(option: str, command: Sequence[str], *, timeout_s: float =
         except OSError as error:
             raise TargetUnfit(f"{option}: {shown(shlex.join(command))} cannot be started: {error.strerror}") from None
         with anyio.move_on_after(timeout_s) as scope:
-            await process.wait()
+            try:
+                await process.wait()
+            except anyio.get_cancelled_exc_class():
+                if not scope.cancel_called:  # the user's stop: the command is asked to end, and not waited for
+                    process.terminate()
+                raise
         if scope.cancelled_caught:
             process.kill()
             with anyio.CancelScope(shield=True):

@@ -203,7 +203,7 @@ def test_a_server_that_rejects_says_when_to_come_back_and_nobody_does() -> None:
         assert seen == 3
 
 
-# Six ports in all, and more requests in active than that: what fails then is this machine.
+# Six ports in all, and more requests in flight than that: what fails then is this machine.
 NO_PORTS = """
 import asyncio, sys
 from pathlib import Path

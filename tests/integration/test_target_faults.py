@@ -18,7 +18,8 @@ import pytest
 
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ClientLimited, ResultsError, TargetUnreachable
-from loadgen.experiment.prepare import Setup, prepare, single_run, sweep
+from loadgen.experiment.execute import single_run, sweep
+from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import open_progress
 from loadgen.plan.types import RequestFormat
 from loadgen.scenario.file import load_scenario

@@ -25,7 +25,7 @@ def again(value: T) -> T:
 def experiment(**more: Any) -> Experiment:
     target = TargetRecord(
         label="t", simulated=True, model="m", identity={}, environment={}, notes={}, format=RequestFormat(),
-        events_per_read=None,
+        content_unpaired=False, events_per_read=None,
     )  # fmt: skip
     seeds = SeedBook(roots=(1,), blocks=((2,),), spares=(), sentinel=3)
     known: dict[str, Any] = {

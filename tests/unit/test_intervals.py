@@ -52,6 +52,15 @@ class TestMeanCrossing:
         # unweighted it would pool to 0.95 and cross at 6 exactly
         assert crossing.rate > 6.1
 
+    def test_a_bound_that_the_fit_pools_into_an_end_makes_the_crossing_a_bound(self):
+        low = mean_crossing([run(4, 0.99), run(5, 0.94, bound=True), run(6, 0.98), run(8, 0.91)], Q)
+        high = mean_crossing([run(4, 0.99), run(6, 0.93, bound=True), run(7, 0.94), run(8, 0.5)], Q)
+        far = mean_crossing([run(4, 0.99), run(5, 0.96), run(6, 0.94), run(8, 0.5, bound=True)], Q)
+        assert low is not None
+        assert high is not None
+        assert far is not None
+        assert (low.is_bound, high.is_bound, far.is_bound) == (True, True, False)
+
     def test_takes_means_and_not_floors(self):
         crossing = mean_crossing([run(5, 0.93), run(5, 0.99), run(6, 0.94), run(6, 0.94)], Q)
         assert crossing is not None

@@ -157,7 +157,7 @@ def test_an_early_stop_is_held_against_the_whole_schedule() -> None:
     certain = some(n, "ttft", "", first=IN_WINDOW, count=61)
     outcomes = ["ok"] * n
     for i in (*range(IN_WINDOW, IN_WINDOW + 61), *range(590, 600)):
-        outcomes[i] = "censored"  # the last ten were in active and undecided
+        outcomes[i] = "censored"  # the last ten were in flight and undecided
     early = facts(n, window_ns=120 * NS, cohort_due=COHORT, stopped_early=True)
     verdict = judge_run(served(n, outcome=outcomes, certain_miss=certain), early, CRITERIA)
     assert (verdict.status, verdict.cohort, verdict.misses) == ("FAIL", COHORT, 61)

@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest --durations=15
 
 .PHONY: setup demo test test-all test-vllm truth check clean
 
@@ -16,11 +17,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/loadgen sweep --scenario demo
 
-test: $(READY)
-	$(BIN)/python -m pytest
-
-test-all: $(READY)
-	$(BIN)/python -m pytest -m 'not vllm'
+# all but the real-time tests side by side, then those one after another; both happen, and either can fail it
+test test-all: $(READY)
+	@failed=0; \
+	$(PYTEST) -n auto --dist worksteal -m 'not realtime and $(WHICH)' || failed=1; \
+	$(PYTEST) -m 'realtime and $(WHICH)' || failed=1; \
+	exit $$failed
+test: WHICH = not slow and not vllm
+test-all: WHICH = not vllm
 
 # a running server by LOADGEN_VLLM=URL, an environment with vLLM by LOADGEN_VLLM_VENV=DIR, or one made here
 test-vllm: $(READY)

@@ -1,8 +1,9 @@
-"""Why a rate fails, asked in a fixed order, each step with its numbers (method, section 12).
+"""Why a rate fails: five checks in a fixed order, each with its numbers (method, section 12).
 
-1 generator, 2 workload, 3 server queue, 4 phase, 5 resources. A step whose numbers are out of order is *suspect*, and
-the first suspect one is where to look first. What was not measured is named, for its absence clears nobody. Numbers are
-means over the failed runs, unless a worst one is said; where a lower rate passed, its numbers stand beside them.
+1 generator, 2 workload, 3 server queue, 4 phase, 5 resources. A step whose numbers are out of order is *suspect*; look
+at the first suspect step first. The text names what was not measured: a missing number does not rule a cause out.
+Numbers are means over the failed runs, unless the text says "worst". Where a lower rate passed, its numbers are given
+for comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from analysis.stationarity import DRIFT_LIMIT
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 
-__all__ = ["Step", "diagnose", "in_one_line"]
+__all__ = ["Step", "diagnose", "in_lines"]
 
 QUEUE_SHARE: Final = 0.5  # of the server's TTFT, from which on its queue is the first thing to look at
 ERROR_SHARE: Final = 0.01  # of the cohort, from which on errors are the first thing to look at
@@ -26,14 +27,14 @@ _FURTHER: Final = ("KV cache", "GPU", "GPU memory bandwidth", "GPU links", "serv
 _ERRORS_SAY: Final = {
     "rejected": "the server refuses requests: its queue or a limit of its front end is full, lower the rate",
     "connect_error": "connections fail: look at the server's listen queue, its connection limit and the network",
-    "connection_lost": "connections break: look at the server's log and at what stands before it",
-    "timeout": "requests are not over in time: look at stuck requests, then at --timeout",
+    "connection_lost": "connections break: look at the server's log and at proxies in front of it",
+    "timeout": "requests exceed --timeout: look for stuck requests, then at --timeout",
     "http_error": "the server fails requests: look at its log",
     "stream_error": "the server ends streams with errors: look at its log",
-    "truncated": "streams end unfinished: look at the server and at what stands before it",
-    "short_output": "outputs are short of their forced length: look at the context length and at ignore_eos",
-    "bad_response": "answers cannot be read: look at the endpoint and at what stands before it",
-    "workload_error": "requests are refused as wrong: look at model, key and lengths",
+    "truncated": "streams end unfinished: look at the server's log and at proxies in front of it",
+    "short_output": "outputs are shorter than forced: look at the context length and at ignore_eos",
+    "bad_response": "answers cannot be parsed: look at the endpoint and at proxies in front of it",
+    "workload_error": "the server refuses the requests: look at model, key and lengths",
 }
 
 
@@ -59,9 +60,10 @@ def diagnose(failed: Sequence[RunVerdict], passed: Sequence[RunVerdict], slo: Sl
     )
 
 
-def in_one_line(steps: Sequence[Step]) -> str:
-    """All steps as one sentence, the suspect ones marked."""
-    return "; ".join(f"{step.name}{' (suspect)' if step.suspect else ''}: {step.text}" for step in steps)
+def in_lines(steps: Sequence[Step]) -> str:
+    """The steps as text, one line each: first the suspect ones, marked, then the others, both in the fixed order."""
+    ordered = sorted(steps, key=lambda step: not step.suspect)
+    return "\n".join(f"{step.name}{' (suspect)' if step.suspect else ''}: {step.text}" for step in ordered)
 
 
 def _generator(failed: Sequence[RunVerdict]) -> Step:

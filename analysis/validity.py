@@ -252,8 +252,8 @@ def _finish_reasons(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Findin
         reasons = ", ".join(sorted({str(reason) for reason in cohort["finish_reason"][ok]} - {"length"}))
         yield Finding(
             check="finish_reasons", blame="workload", severity="warning", value=(total - limited) / total, limit=0,
-            text=f"{total - limited} of {total} outputs of a forced length ended by themselves ({reasons}): ignore_eos "
-            "may not be heard",
+            text=f"{total - limited} of {total} outputs of a forced length ended by themselves ({reasons}): the server "
+            "may ignore ignore_eos",
         )  # fmt: skip
     elif not criteria.forced and limited:
         yield Finding(

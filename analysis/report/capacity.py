@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from analysis.diagnose import diagnose, in_one_line
+from analysis.diagnose import diagnose, in_lines
 from analysis.report.buckets import Bucket
 from analysis.report.cause import cause, missed_by
 from analysis.report.types import AdditionalStatistics, CapacityAnswer, Conditions, Proof, RateRow, RunRow, Span
@@ -112,7 +112,7 @@ def _diagnosis(outcome: Outcome, runs: Sequence[Run], slo: Slo) -> str:
     if outcome.upper is not None and not failed:  # the runs passed, their slopes together did not
         failed = [run for request, run in runs if request.rate == outcome.upper and run.status == "PASS"]
     passed = [run for request, run in runs if request.rate == outcome.lower and run.status == "PASS"]
-    return in_one_line(diagnose(failed, passed, slo))
+    return in_lines(diagnose(failed, passed, slo))
 
 
 def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | None:

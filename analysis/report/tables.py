@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LATE_CLIENT = (
-    "It is this machine that was late, not the server: stop what else runs here, give loadgen cores of its own "
+    "This machine was late, not the server: stop other programs here, give loadgen cores of its own "
     "(taskset -c 2,3 loadgen …), or run it on another machine."
 )
 _NAMES = {"client_queue_s": "client queue", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -193,7 +193,7 @@ def _diagnosis(answer: CapacityAnswer) -> list[str]:
     failing = answer.bracket[1]
     if failing is None or not answer.diagnosis:
         return []
-    return [f"In full, {_rate(failing)} requests/s: {answer.diagnosis}."]
+    return [f"Diagnosis of {_rate(failing)} requests/s:", *(f"  {step}" for step in answer.diagnosis.split("\n"))]
 
 
 def _proof(answer: CapacityAnswer) -> list[str]:
@@ -234,7 +234,7 @@ def _beside(answer: CapacityAnswer) -> list[str]:
     elif window is not None and measured is not None and window > measured:
         most = "at most " if more.mean_crossing_is_bound else ""
         parts.append(f"floor and mean would agree within the grid width at windows of {most}{format_duration(window)}")
-    found = [f"Beside it, not the verdict: {'; '.join(parts)}."] if parts else []
+    found = [f"Additional statistics (they decide nothing): {'; '.join(parts)}."] if parts else []
     return found + [f"Note: {finding.text}" for finding in answer.findings]
 
 

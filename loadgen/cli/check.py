@@ -11,7 +11,7 @@ import typer
 
 from analysis.report.tables import Table
 from loadgen.cli import app
-from loadgen.cli.options import CHECK, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import check_system, work
 from loadgen.common.errors import Aborted, TargetUnfit
@@ -28,11 +28,11 @@ EXAMPLE = """
 Example: loadgen check --target http://127.0.0.1:8000
 """
 
-_COLUMNS = ("feature", "found", "instead", "cost in trust")
+_COLUMNS = ("feature", "found", "instead", "effect on the result")
 
 
 @app.command("check", epilog=EXAMPLE)
-@takes(*CHECK)
+@takes(Scenario, "check")
 def check_command(
     overrides: dict[str, Any],
     scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,

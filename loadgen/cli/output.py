@@ -50,7 +50,7 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     if line.not_measured:
         print_lines(f"not measured: {'; '.join(line.not_measured)}")
     if line.diagnosis:
-        print_lines(f"in full: {line.diagnosis}")
+        print_lines("Diagnosis:", *(f"  {step}" for step in line.diagnosis.split("\n")))
     print_lines(*notes)
 
 

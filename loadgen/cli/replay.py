@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cli import app
-from loadgen.cli.options import REPLAY, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_lines, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
@@ -20,6 +20,7 @@ from loadgen.experiment.replay import prepare_replay, replayed, replayed_lines
 from loadgen.results.answer import notes
 from loadgen.results.store import read_experiment, read_ledger
 from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo ttft:800ms
@@ -29,7 +30,7 @@ Sessions that wait for their answers: loadgen replay turns.csv --target http://1
 
 
 @app.command("replay", epilog=EXAMPLE)
-@takes(*REPLAY)
+@takes(Scenario, "replay")
 def replay_command(
     overrides: dict[str, Any],
     trace: Annotated[Path, typer.Argument(help="The trace; docs/traces.md says what is read.", show_default=False)],

@@ -9,7 +9,7 @@ import typer
 
 from analysis.verdict import RunVerdict
 from loadgen.cli import app
-from loadgen.cli.options import EXPERIMENT, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import check_system, work
@@ -31,7 +31,7 @@ Baseline: loadgen run --closed 16 --window 2m
 
 
 @app.command("run", epilog=EXAMPLE)
-@takes(*EXPERIMENT)
+@takes(Scenario, "run")
 def run_command(
     overrides: dict[str, Any],
     scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one.")] = None,

@@ -13,7 +13,7 @@ import typer
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import exit_code
 from loadgen.cli import app
-from loadgen.cli.options import SEARCH, takes
+from loadgen.cli.options import takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import check_system, work
 from loadgen.common.errors import ScenarioError, UsageError
@@ -24,6 +24,7 @@ from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
 from loadgen.experiment.progress import open_progress
 from loadgen.experiment.rehearse import rehearse, stage
 from loadgen.scenario.file import load_scenario
+from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms
@@ -43,7 +44,7 @@ _BARE = (
 
 
 @app.command("sweep", epilog=EXAMPLE)
-@takes(*SEARCH)
+@takes(Scenario, "sweep")
 def sweep_command(
     overrides: dict[str, Any],
     scenario: Annotated[str | None, typer.Option(help="TOML file, or the name of a ready one (demo).")] = None,

@@ -69,7 +69,7 @@ async def open_sut(scenario: Scenario, note: Callable[[str], None]) -> AsyncIter
             check_command(option, command)
     if scenario.target[0].partition(":")[0] == "virtual":
         if len(scenario.target) > 1:
-            raise UsageError("--target virtual stands alone; several targets are several URLs")
+            raise UsageError("--target virtual cannot be combined with other targets; replicas are several URLs")
         yield VirtualSut(profile_name=scenario.target[0].partition(":")[2] or defaults.PROFILE)
         return
     async with opened_target(scenario, note) as target:

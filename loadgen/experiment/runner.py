@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.cohort import nearest_rank
-from analysis.diagnose import diagnose, in_one_line
+from analysis.diagnose import diagnose, in_lines
 from analysis.judge import judge_run
 from analysis.records import derive, outcome_is
 from analysis.search import RunRequest
@@ -132,7 +132,7 @@ class Runner:
             tokens=done.tokens,
             blocked=blocked(plan, output.requests) if self.scenario.sessions == "dependent" else None,
             not_measured=None if server is None else server.not_measured,
-            diagnosis=in_one_line(diagnose([verdict], (), self.scenario.objective)) if verdict.status == "FAIL" else "",
+            diagnosis=in_lines(diagnose([verdict], (), self.scenario.objective)) if verdict.status == "FAIL" else "",
         )
         observed = output.observed
         run.seal(

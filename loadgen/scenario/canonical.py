@@ -14,8 +14,8 @@ from analysis.search import parse_rates
 from analysis.slo import parse_slo
 from loadgen.plan.lengths import parse_law
 from loadgen.plan.seeds import parse_seeds
+from loadgen.scenario.reading import parse_mapping
 from loadgen.scenario.settings import parse_token_ids, parse_window_s
-from loadgen.scenario.tracefile import parse_mapping
 
 __all__ = ["canonical"]
 

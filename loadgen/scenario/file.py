@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.common.errors import ScenarioError
-from loadgen.scenario.model import OF_FILE, Scenario, validated
+from loadgen.scenario.groups.load import OF_FILE
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.validate import validated
 
 __all__ = ["SHIPPED", "load_scenario"]
 
@@ -68,10 +70,10 @@ def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
     Raises `ScenarioError` with one line that names the file or option, the key and the remedy.
     """
     if source is None:
-        return validated(dict(overrides), "", option=True)
+        return validated(Scenario, overrides, "", option=True)
     values, path = _read_toml(source)
-    validated(values, str(path), option=False)  # blame the file for what is in the file
+    validated(Scenario, values, str(path), option=False)  # blame the file for what is in the file
     for key in overrides:
         for rival in _RIVALS.get(key, ()):
             values.pop(rival, None)
-    return validated(values | dict(overrides), "", option=True)
+    return validated(Scenario, values | dict(overrides), "", option=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from analysis.units import parse_duration_s, parse_share
 from loadgen.common.headers import stored_header
+from loadgen.scenario.option import Written
 
 __all__ = [
     "Command",
+    "Extras",
     "Headers",
     "Notes",
     "ScrapeInterval",
@@ -75,6 +78,21 @@ def _notes(value: object) -> object:
     return notes
 
 
+def _extras(value: object) -> object:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    extras = {}
+    for text in value:
+        key, equals, raw = str(text).partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{text!r} is not of the form KEY=JSON, such as priority=1 or user='\"me\"'")
+        try:
+            extras[key.strip()] = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"{text!r}: the part after = is not JSON ({error})") from None
+    return extras
+
+
 def parse_window_s(text: str) -> tuple[float, float]:
     """Start and end in seconds of `10m..40m`; `10m..` and `..40m` are open at one end. Raises `ValueError`."""
     start, dots, end = text.partition("..")
@@ -95,16 +113,18 @@ def parse_token_ids(text: str) -> tuple[int, int]:
 
 
 _AS_TEXT = PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json")
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT]
-SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT]
+_DURATION = Written(metavar="DURATION")
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), _AS_TEXT, _DURATION]
+SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0), _AS_TEXT, _DURATION]
 ScrapeInterval = Annotated[
-    float, BeforeValidator(_interval), PlainSerializer(lambda s: f"{s!r}s" if s else "off", when_used="json")
+    float, BeforeValidator(_interval), PlainSerializer(lambda s: f"{s!r}s" if s else "off", when_used="json"), _DURATION
 ]
-Share = Annotated[str, BeforeValidator(_share)]
-Text = Annotated[str, BeforeValidator(str)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_many)]
-Command = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Share = Annotated[str, BeforeValidator(_share), Written(metavar="SHARE")]
+Text = Annotated[str, BeforeValidator(str), Written(metavar="TEXT")]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_many), Written(metavar="TEXT", many=True)]
+Command = Annotated[tuple[str, ...], BeforeValidator(_words), Written(metavar="COMMAND")]
 Headers = Annotated[
     Texts, PlainSerializer(lambda entries: [stored_header(entry) for entry in entries], when_used="json")
 ]
-Notes = Annotated[dict[str, Text], BeforeValidator(_notes)]
+Notes = Annotated[dict[str, Text], BeforeValidator(_notes), Written(metavar="KEY=VALUE", many=True)]
+Extras = Annotated[dict[str, Any], BeforeValidator(_extras), Written(metavar="KEY=JSON", many=True)]

@@ -169,10 +169,10 @@ class ActiveRequest:
 
 
 class CompletionHandler(Protocol):
-    """Who is told that a active is over."""
+    """Receives the end of an active request."""
 
     def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        """Called once a active, by its transport; never for one that was cancelled."""
+        """Called once per request, by its transport; never for a cancelled one."""
         ...
 
 

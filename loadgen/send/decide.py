@@ -71,7 +71,7 @@ class Bounds:
         return late or ("tpot" if sure >= 0 and now_ns > self._tpot_limit_ns(active, sure) else "")
 
     def met(self, active: ActiveRequest, answer: Answer) -> bool:
-        """The indicator I of a active that ended ok (method, section 3), in integers of ns."""
+        """The indicator I of a request that ended ok (method, section 3), in integers of ns."""
         slo, start = self._slo, self._start_ns(active)
         if slo.client_queue_s is not None and (active.sent_ns - active.scheduled_ns) / _NS > slo.client_queue_s:
             return False

@@ -190,7 +190,7 @@ class Dispatcher:
 
     @guarded
     def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
-        """A transport reports the end of a active."""
+        """A transport reports the end of an active request."""
         if active.index not in self._in_flight:
             return
         if self.stop_ns < 0:

@@ -268,7 +268,9 @@ async def open_target(
         label, urls = ", ".join(specs), tuple(specs)
         if any(_is_own(one) for one in specs):
             if len(specs) > 1:
-                raise UsageError("an embedded target stands alone; several targets are several URLs")
+                raise UsageError(
+                    "emulator and virtual cannot be combined with other targets; replicas are several URLs"
+                )
             kind, _, profile = specs[0].partition(":")
             if kind == "virtual":
                 raise UsageError(f"target {specs[0]} has no server to talk to: virtual time is not available here")

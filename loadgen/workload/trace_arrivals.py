@@ -28,8 +28,8 @@ from loadgen.plan.seeds import derive, side_root, stream
 from loadgen.plan.trace_plan import recorded_plan
 from loadgen.plan.types import NS, Int64s, RunPlan, Schedule, Window
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.reading import read_files
 from loadgen.scenario.settings import parse_window_s
-from loadgen.scenario.tracefile import Reading
 from loadgen.workload.places import Place, Places, own_rate, speed_of
 from traces.blocks import MIN_CORRELATION_TIMES, WARNING, autocorrelation_time_s
 from traces.describe import arrival_shape
@@ -37,19 +37,7 @@ from traces.errors import TraceError
 from traces.trace import Trace
 from traces.transform import RateMethod, change_rate, jitter_within_tick, lap, window
 
-__all__ = ["ReadTrace", "Recorded", "length_table", "read_arrivals", "reading_of"]
-
-
-def reading_of(scenario: Scenario) -> Reading:
-    """How the scenario's traces are read."""
-    return Reading(
-        format=scenario.format,
-        map=scenario.map,
-        unit=scenario.unit,
-        block_tokens=scenario.block_tokens,
-        on_invalid=scenario.on_invalid,
-        max_model_len=scenario.max_model_len,
-    )
+__all__ = ["ReadTrace", "Recorded", "length_table", "read_arrivals"]
 
 
 def length_table(trace: Trace) -> LengthTable:
@@ -74,7 +62,7 @@ class ReadTrace:
 def read_arrivals(scenario: Scenario) -> ReadTrace:
     """Read, jitter and cut the trace that arrivals come from. Raises `TraceError` and `ScenarioError`."""
     assert scenario.arrivals_file is not None
-    trace, report = reading_of(scenario).read(scenario.arrivals_file)
+    trace, report = read_files(scenario.arrivals_file, scenario, max_tokens=scenario.max_model_len)
     sha256 = trace.sha256
     notes = ["; ".join((f"trace {scenario.arrivals_file}", *report.lines()))]
     if scenario.jitter_within_tick:

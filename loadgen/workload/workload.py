@@ -19,9 +19,10 @@ from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.reading import read_files
 from loadgen.scenario.settings import parse_token_ids
 from loadgen.scenario.timeout import timeout_s_of
-from loadgen.workload.trace_arrivals import ReadTrace, Recorded, length_table, read_arrivals, reading_of
+from loadgen.workload.trace_arrivals import ReadTrace, Recorded, length_table, read_arrivals
 from traces.errors import TraceError
 from traces.fit import fit_gamma, fit_mmpp2
 from traces.trace import Trace
@@ -249,7 +250,7 @@ def _length_rows(scenario: Scenario) -> tuple[LengthTable | None, str | None, li
         return None, None, []
     kind, colon, file = scenario.lengths.partition(":")
     if colon and kind == "trace":
-        trace, report = reading_of(scenario).read(file)
+        trace, report = read_files(file, scenario, max_tokens=scenario.max_model_len)
         table, notes = length_table(trace), ["; ".join((f"lengths of trace {file}", *report.lines()))]
     else:
         table, notes = _asked("lengths", read_lengths, scenario.lengths), []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 from tests.fakes.streams import chunked, completion_events
 
@@ -30,9 +34,6 @@ class Request:
         """RST instead of FIN."""
         self.keep = False
         transport = self.writer.transport
-        import socket
-        import struct
-
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
 
@@ -44,7 +45,8 @@ class FakeServer:
     tls: bool = False
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
-    accept: bool = True
+    handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
+    over: bool = False
 
     @property
     def url(self) -> str:
@@ -52,8 +54,20 @@ class FakeServer:
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        handler = cast("asyncio.Task[None]", asyncio.current_task())
+        self.handlers[handler] = writer
+        try:
+            # cancelled only by `end`; asyncio would log a handler that ends so
+            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
+                await self._answer(reader, writer)
+        finally:
+            del self.handlers[handler]
+            if self.over:
+                writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while True:
+            while not self.over:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next(
                     (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
@@ -64,24 +78,41 @@ class FakeServer:
                 if not request.keep:
                     break
         writer.close()
-        with suppress(ConnectionError, ssl.SSLError):
-            await writer.wait_closed()
+        await writer.wait_closed()
+
+    async def end(self) -> None:
+        """Cancel every handler and close its connection, so that nothing outlives the test's event loop."""
+        self.over = True
+        for _ in range(3):  # a connection that was just accepted has no handler yet
+            await asyncio.sleep(0)
+            ending = dict(self.handlers)
+            for handler in ending:
+                handler.cancel()
+            closed = [writer.wait_closed() for writer in ending.values()]
+            await asyncio.gather(*ending, *closed, return_exceptions=True)
 
 
 @asynccontextmanager
 async def serving(
-    script: Script, *, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    script: Script,
+    *,
+    context: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    path: Path | None = None,
 ) -> AsyncIterator[FakeServer]:
+    """On a port of `host`, or on the Unix socket at `path`."""
     server = FakeServer(script, tls=context is not None)
-    listener = await asyncio.start_server(server.handle, host, 0, ssl=context)
-    server.port = listener.sockets[0].getsockname()[1]
+    if path is not None:
+        listener: asyncio.Server = await asyncio.start_unix_server(server.handle, path)
+    else:
+        listener = await asyncio.start_server(server.handle, host, port, ssl=context)
+        server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
         listener.close()
-        for request in server.requests:
-            request.writer.close()
-        await asyncio.sleep(0)
+        await server.end()
 
 
 def stream(tokens: int = 4, *, first_s: float = 0.0, gap_s: float = 0.0, crlf: bool = False) -> Script:

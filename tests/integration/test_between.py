@@ -24,6 +24,8 @@ from loadgen.target.command import check_command, run_command
 from loadgen.target.identity import changed
 from loadgen.target.target import open_target
 
+pytestmark = pytest.mark.realtime
+
 RESTART = """
 import os, signal, subprocess, sys, time
 pid_file, port = sys.argv[1:3]

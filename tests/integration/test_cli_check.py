@@ -17,6 +17,8 @@ from loadgen.target.survey import Survey, survey
 from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, MODELS, Reply, server
 
+pytestmark = pytest.mark.realtime
+
 DONE = {"choices": [{"index": 0, "text": "x", "finish_reason": "length"}]}
 USAGE = {"usage": {"prompt_tokens": 256, "completion_tokens": 16}}
 

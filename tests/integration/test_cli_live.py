@@ -20,6 +20,8 @@ import pytest
 from loadgen.cli import main
 from loadgen.results.events import read_events
 
+pytestmark = pytest.mark.realtime
+
 LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 SHORT = [
     "--input",

@@ -72,7 +72,7 @@ def test_a_table_of_any_layout_is_read_by_a_map_and_a_unit(loadgen: Any, tmp_pat
         (["describe", "a.csv", "--format", "nope"], "no format is called 'nope'"),
         (["describe", "a.csv", "--map", "timestamp"], "'timestamp' is not NAME=COLUMN"),
         (["describe", "a.csv", "--map", "input=a,input=b"], "input is given twice"),
-        (["describe", "a.csv", "--on-invalid", "ignore"], "pass error, drop or clip"),
+        (["describe", "a.csv", "--on-invalid", "ignore"], "--on-invalid: Input should be 'error', 'drop' or 'clip'"),
         (["describe", "a.csv"], "a.csv:3:"),
         (["convert", "a.csv", "b", "--to", "xml", "--on-invalid", "drop"], "no writer for 'xml'"),
         (["convert", "a.csv", "b", "--to", "timed_trace", "--on-invalid", "drop"], "no block ids"),

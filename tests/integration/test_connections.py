@@ -9,8 +9,8 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from loadgen.target.http import Http, Tls, base_url
 from loadgen.target.idle import IdleWatch
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.relay import HIDDEN, Doors, doors
-from tests.fakes.server import FakeServer, Script, answering, serving, stream
+from tests.fakes.server import FakeServer, answering, serving, stream
+
+pytestmark = pytest.mark.realtime
 
 SECRET = "sk-very-secret-4711"
 SHORT = ["--rate", "20", "--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
@@ -52,23 +54,10 @@ async def send(urls: tuple[str, ...], plan: RunPlan, **options: Any) -> RunOutpu
 # --- Unix sockets ----------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def on_socket(script: Script, path: Path) -> AsyncIterator[FakeServer]:
-    fake = FakeServer(script)
-    listener = await asyncio.start_unix_server(fake.handle, path)
-    try:
-        yield fake
-    finally:
-        listener.close()
-        for request in fake.requests:
-            request.writer.close()
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_a_unix_socket(tmp_path: Path, transport: str) -> None:
     async def main() -> tuple[RunOutput, FakeServer]:
-        async with on_socket(stream(), tmp_path / "s") as fake:
+        async with serving(stream(), path=tmp_path / "s") as fake:
             plan = plan_at([5, 205, 405], window_ms=420)
             return await send((f"unix:{tmp_path / 's'}",), plan, transport=transport), fake
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SESSION = [
-    line[4:] for line in README.split("In a terminal of 80 columns")[1].split("\nWhat it does")[0].splitlines()[2:]
-]
+SHOWN = README.split("In a terminal of 80 columns")[1].split("\nHow the search works")[0]
+SESSION = [line[4:] for line in SHOWN.splitlines()[2:]]
 COMMAND = " ".join(line.removesuffix("\\").removeprefix("$ ") for line in SESSION[:2])
 
 

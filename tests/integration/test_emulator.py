@@ -28,6 +28,8 @@ from loadgen.emulator.service import prompt_uniform
 from loadgen.target.emulated import Emulated, launch
 from loadgen.target.metrics import parse
 
+pytestmark = pytest.mark.realtime
+
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "captures" / "vllm_0.32.0"
 captured = pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not on this machine")
 

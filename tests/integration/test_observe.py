@@ -21,6 +21,8 @@ from analysis.server_metrics.types import Observation
 from loadgen.target import scraper
 from loadgen.target.observe import END_TIMEOUT_S, Observer, Page
 
+pytestmark = pytest.mark.realtime
+
 WAITING = b'# HELP vllm:num_requests_waiting x\nvllm:num_requests_waiting{engine="0"} 3\nvllm:other 1\n'
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

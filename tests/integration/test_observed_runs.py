@@ -17,6 +17,8 @@ from anyio.from_thread import start_blocking_portal
 
 from loadgen.target.emulated import launch
 
+pytestmark = pytest.mark.realtime
+
 SHORT = ("--input", "64", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
          "--min-requests", "20", "--rate", "40", "--scrape-interval", "200ms", "--quiet")  # fmt: skip
 Loadgen = Callable[..., Any]

@@ -24,6 +24,8 @@ from tests.fakes.captures import captured_reads
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import FakeServer, Request, Script, serving
 
+pytestmark = pytest.mark.realtime
+
 SLO = Slo(ttft_s=5.0)
 EVERY_25_MS = plan_at([25 * i for i in range(1, 80)], warmup_ms=1000, window_ms=1000, output_tokens=64)
 COHORT = 40  # of 79
@@ -113,17 +115,10 @@ def test_a_refused_connection_is_not_tried_again_and_starts_no_clock_afresh() ->
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        server = FakeServer(replaying(lambda _: "comp_stream_64"), port=port)
-        running = asyncio.create_task(offer(server.url))
+        running = asyncio.create_task(offer(f"http://127.0.0.1:{port}"))
         await asyncio.sleep(1.6)  # a restarting server
-        listener = await asyncio.start_server(server.handle, "127.0.0.1", port)
-        try:
+        async with serving(replaying(lambda _: "comp_stream_64"), port=port) as server:
             return await running, server
-        finally:
-            listener.close()
-            for request in server.requests:
-                request.writer.close()
-            await asyncio.sleep(0)
 
     output, server = run_loop(main())
     requests = output.requests

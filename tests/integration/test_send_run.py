@@ -32,6 +32,8 @@ from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import STREAM_HEAD, FakeServer, Request, Script, answering, serving, stream
 from tests.fakes.streams import chunked, completion_events, event, text
 
+pytestmark = pytest.mark.realtime
+
 T = TypeVar("T")
 Loop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -31,6 +31,8 @@ from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, MODELS, TEXT, UP, Reply, server
 from tests.fakes.server import answering, serving
 
+pytestmark = pytest.mark.realtime
+
 DUE = 29  # of a run of ten a second for 0.5 + 2.45 s
 
 

@@ -24,6 +24,8 @@ from loadgen.workload.workload import Workload
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import Script, serving, stream
 
+pytestmark = pytest.mark.realtime
+
 EVERY_10_MS = plan_at([10 * i for i in range(1, 301)], window_ms=3000)
 
 

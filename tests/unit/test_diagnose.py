@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from analysis.diagnose import Step, diagnose, in_one_line
+from analysis.diagnose import Step, diagnose, in_lines
 from analysis.report.server import server_table
 from analysis.slo import Slo
 from analysis.verdict import Finding, RunVerdict
@@ -116,10 +116,10 @@ def test_runs_stopped_early_say_nothing_of_slopes() -> None:
     assert not found["server queue"].suspect
 
 
-def test_one_line_marks_the_suspects_and_nothing_failed_needs_none() -> None:
-    line = in_one_line(diagnose([run(ttft=1.3)], (), SLO))
-    assert line.startswith("generator: sent")
-    assert "; phase (suspect): TTFT" in line
+def test_a_line_a_step_begins_with_the_suspects_and_nothing_failed_needs_none() -> None:
+    first, *others = in_lines(diagnose([run(ttft=1.3)], (), SLO)).split("\n")
+    assert first.startswith("phase (suspect): TTFT")
+    assert [line.split(":")[0] for line in others] == ["generator", "workload", "server queue", "resources"]
     assert diagnose([], (), SLO) == ()
 
 

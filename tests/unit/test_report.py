@@ -114,7 +114,7 @@ def test_a_failing_rate_names_one_cause_in_one_line_before_all_else() -> None:
     said = sentences(made(runs=[*RUNS[:2], failed], slo=Slo(ttft_s=0.8, tpot_s=0.05)))
     why = "6 requests/s fails: ttft over 800ms in 66 of 70 misses (tpot over 50ms in 9), of 1000 requests."
     assert said[1] == why
-    assert said[2].startswith("In full, 6 requests/s: ")
+    assert said[2] == "Diagnosis of 6 requests/s:"
     assert sum("4 requests/s fails" in line for line in said) == 0
 
 

@@ -10,18 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from typing import Annotated, Literal
-
-from pydantic import PlainSerializer
+from typing import Annotated, Any, Literal
 
 from analysis.slo import Slo
 
 __all__ = ["Blame", "Criteria", "Finding", "JsonFloat", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
 
-JsonFloat = Annotated[
-    float, PlainSerializer(lambda v: "inf" if v == inf else v, when_used="json")
-]  # JSON has no infinity
 
+class _InfinityAsText:
+    """To pydantic: JSON has no infinity, so it is written as the string "inf" (and read back as any float is)."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        write = core_schema.plain_serializer_function_ser_schema(lambda v: "inf" if v == inf else v, when_used="json")
+        return {**handler(source), "serialization": write}
+
+
+JsonFloat = Annotated[float, _InfinityAsText()]
 Status = Literal["PASS", "FAIL", "INVALID"]
 Blame = Literal["client", "workload", "target", "evidence", "server"]  # server: a criterion of the verdict itself
 Severity = Literal["info", "warning", "block"]  # block: it decided (or for evidence: forbade) the verdict

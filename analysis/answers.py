@@ -16,7 +16,7 @@ from analysis.cohort import PERCENTILES, nearest_rank
 from analysis.indicator import joint
 from analysis.records import NS_PER_S, Bools, Ints, buffered, derive, numbers, outcome_is
 from analysis.units import format_duration
-from analysis.verdict import Criteria, Finding, RunFacts
+from analysis.verdict import Criteria, Finding, TargetFacts
 
 __all__ = ["limit_contradicted", "read_findings", "still_answering", "usage_findings"]
 
@@ -30,7 +30,7 @@ PAUSES: Final = 10  # of a stream's own mean gap are no stall
 PAUSE_S: Final = 2.0  # nor is this
 
 
-def read_findings(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria) -> Iterator[Finding]:
     """Streams that something between gathered, and first reads that brought more than the first token."""
     total = len(cohort)
     bounded = criteria.slo.tpot_s is not None
@@ -47,7 +47,7 @@ def read_findings(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> 
             "between is buffering them",
         )  # fmt: skip
     several = outcome_is(cohort, "ok") & ~late & (reads > 0) & (events >= SEVERAL * reads)
-    lone = facts.survey_events_per_read
+    lone = target.survey_events_per_read
     if (
         lone is not None
         and lone <= SINGLE

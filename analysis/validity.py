@@ -19,7 +19,7 @@ from analysis.records import NS_PER_S, Bools, numbers, outcome_is
 from analysis.slo import Slo
 from analysis.stationarity import area_s, correlation_time_s
 from analysis.units import format_duration
-from analysis.verdict import Blame, Criteria, Finding, RunFacts, Severity
+from analysis.verdict import Blame, Criteria, Finding, RunFacts, SenderFacts, Severity, TargetFacts
 
 __all__ = ["gates", "lag_limit_s", "misses", "residence_s"]
 
@@ -43,19 +43,20 @@ ANSWER_CHARS: Final = 200
 def gates(requests: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> list[Finding]:
     """All findings about the run's validity, blocking ones first, in the order client, workload, target, evidence.
 
-    `requests` is the whole run's table with the derived columns. Virtual time (`facts.simulated`) has no client to
-    gate. Evidence findings are given as blocking; it is for the judge, who knows of a FAIL, to lower them.
+    `requests` is the whole run's table with the derived columns. Virtual time (`simulated`) has no client to gate.
+    Evidence findings are given as blocking; it is for the judge, who knows of a FAIL, to lower them.
     """
-    cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)
+    sender = facts.sender
+    cohort = cohort_of(requests, warmup_ns=sender.warmup_ns, window_ns=sender.window_ns)
     found: list[Finding] = []
-    if not facts.simulated:
-        found += _promise_kept(requests, facts)
-        found += _send_lag(requests, cohort, facts, criteria)
-        found += _machine(facts, lag_limit_s(criteria.slo))
-        found += _conservation(requests, facts)
+    if not sender.simulated:
+        found += _promise_kept(requests, sender)
+        found += _send_lag(requests, cohort, sender, criteria)
+        found += _machine(sender, facts.target, lag_limit_s(criteria.slo))
+        found += _conservation(requests, sender)
     found += _workload(cohort, facts, criteria)
     found += _target(facts)
-    found += _evidence(requests, cohort, facts, criteria)
+    found += _evidence(requests, cohort, sender, criteria)
     return sorted(found, key=lambda finding: finding.severity != "block")
 
 
@@ -65,17 +66,17 @@ def lag_limit_s(slo: Slo) -> float:
     return min(max(0.01 * min(bounds, default=1.0), 0.002), 0.010)
 
 
-def misses(cohort: pd.DataFrame, facts: RunFacts, good: Bools) -> tuple[int, int]:
+def misses(cohort: pd.DataFrame, sender: SenderFacts, good: Bools) -> tuple[int, int]:
     """(N, misses) of the cohort: the integers that attainment is decided on.
 
     Of a run that was stopped early, N is what the schedule brings, and a request that was cancelled before it was
     decided is no miss: attainment is an upper bound then.
     """
-    if not facts.stopped_early:
+    if not sender.stopped_early:
         return len(good), int(np.count_nonzero(~good))
     certain = (cohort["certain_miss"] != "").to_numpy(dtype=np.bool_)
     undecided = outcome_is(cohort, "censored", "aborted") & ~certain
-    return facts.cohort_due, int(np.count_nonzero(~good & ~undecided))
+    return sender.cohort_due, int(np.count_nonzero(~good & ~undecided))
 
 
 def residence_s(cohort: pd.DataFrame) -> float | None:
@@ -90,26 +91,28 @@ def residence_s(cohort: pd.DataFrame) -> float | None:
     return mean_age_s((ended - numbers(cohort, "scheduled_ns"))[among] / NS_PER_S) if among.any() else None
 
 
-def _promise_kept(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
-    if facts.sent < facts.due:
+def _promise_kept(requests: pd.DataFrame, sender: SenderFacts) -> Iterator[Finding]:
+    if sender.sent < sender.due:
         yield _block(
-            "sent", "client", facts.sent, facts.due,
-            f"{facts.due - facts.sent} of {facts.due} requests due before the stop were never sent",
+            "sent", "client", sender.sent, sender.due,
+            f"{sender.due - sender.sent} of {sender.due} requests due before the stop were never sent",
         )  # fmt: skip
-    recorded = int(np.count_nonzero(numbers(requests, "scheduled_ns") < facts.stop_ns))
-    if recorded != facts.due:
+    recorded = int(np.count_nonzero(numbers(requests, "scheduled_ns") < sender.stop_ns))
+    if recorded != sender.due:
         yield _block(
-            "records", "client", recorded, facts.due,
-            f"{recorded} records for {facts.due} requests due before the stop: the log is not whole",
+            "records", "client", recorded, sender.due,
+            f"{recorded} records for {sender.due} requests due before the stop: the log is not whole",
         )  # fmt: skip
-    if facts.encode_starved:
+    if sender.encode_starved:
         yield _block(
-            "encode", "client", facts.encode_starved, 0,
-            f"the bodies of {facts.encode_starved} requests were not encoded in time",
+            "encode", "client", sender.encode_starved, 0,
+            f"the bodies of {sender.encode_starved} requests were not encoded in time",
         )  # fmt: skip
 
 
-def _send_lag(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+def _send_lag(
+    requests: pd.DataFrame, cohort: pd.DataFrame, sender: SenderFacts, criteria: Criteria
+) -> Iterator[Finding]:
     limit = lag_limit_s(criteria.slo)
     lag = np.sort(requests["send_lag_s"].to_numpy(dtype=np.float64))
     lag = lag[~np.isnan(lag)]
@@ -124,10 +127,10 @@ def _send_lag(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, cri
                 f"send_lag_{name}", "client", value, bound,
                 f"requests left late: {name} of the send lag is {_ms(value)}, allowed {_ms(bound)}",
             )  # fmt: skip
-    yield from _flips(cohort, facts, criteria)
+    yield from _flips(cohort, sender, criteria)
 
 
-def _flips(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+def _flips(cohort: pd.DataFrame, sender: SenderFacts, criteria: Criteria) -> Iterator[Finding]:
     """Would the verdict be another one if the client had not been late?"""
     lag = np.nan_to_num(np.maximum(cohort["send_lag_s"].to_numpy(dtype=np.float64), 0.0))
     late = ("ttft_s", "e2e_s", "client_queue_s")  # what counts from the scheduled instant and so holds the lag
@@ -136,8 +139,8 @@ def _flips(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterato
     flips = int(np.count_nonzero(freed & ~good))
     if not flips:
         return
-    changed = attains(*misses(cohort, facts, good), criteria.attain) != attains(
-        *misses(cohort, facts, freed), criteria.attain
+    changed = attains(*misses(cohort, sender, good), criteria.attain) != attains(
+        *misses(cohort, sender, freed), criteria.attain
     )
     outcome = "and with them the verdict" if changed else "the verdict stays"
     yield Finding(
@@ -146,51 +149,51 @@ def _flips(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterato
     )  # fmt: skip
 
 
-def _machine(facts: RunFacts, limit: float) -> Iterator[Finding]:
+def _machine(sender: SenderFacts, target: TargetFacts, limit: float) -> Iterator[Finding]:
     for name, value, bound in (
-        ("p99", facts.heartbeat_p99_s, limit),
-        ("max", facts.heartbeat_max_s, HEARTBEAT_MAX_S),
+        ("p99", sender.heartbeat_p99_s, limit),
+        ("max", sender.heartbeat_max_s, HEARTBEAT_MAX_S),
     ):
         if value > bound:
             yield _block(
                 f"heartbeat_{name}", "client", value, bound,
                 f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, allowed {_ms(bound)}",
             )  # fmt: skip
-    if facts.connections_refused:
-        yield _block("connections", "client", None, None, facts.connections_refused)
-    elif facts.connection_limit is not None and facts.peak_in_flight >= facts.connection_limit:
+    if refused := sender.connections_refused or target.not_asked:
+        yield _block("connections", "client", None, None, refused)
+    elif sender.connection_limit is not None and sender.peak_in_flight >= sender.connection_limit:
         yield _block(
-            "connections", "client", facts.peak_in_flight, facts.connection_limit,
-            f"{facts.peak_in_flight} requests in flight reached the limit of {facts.connection_limit} connections; "
-            f"allow twice as many, by `ulimit -n {2 * facts.connection_limit + 100}` or another machine",
+            "connections", "client", sender.peak_in_flight, sender.connection_limit,
+            f"{sender.peak_in_flight} requests in flight reached the limit of {sender.connection_limit} connections; "
+            f"allow twice as many, by `ulimit -n {2 * sender.connection_limit + 100}` or another machine",
         )  # fmt: skip
-    if facts.workers_lost:
-        yield _block("workers", "client", facts.workers_lost, 0, f"{facts.workers_lost} sending workers died")
-    if facts.suspended_s > SUSPENDED_MAX_S:
+    if sender.workers_lost:
+        yield _block("workers", "client", sender.workers_lost, 0, f"{sender.workers_lost} sending workers died")
+    if sender.suspended_s > SUSPENDED_MAX_S:
         yield _block(
-            "suspend", "client", facts.suspended_s, SUSPENDED_MAX_S,
-            f"the machine slept for {format_duration(facts.suspended_s)} during the run",
+            "suspend", "client", sender.suspended_s, SUSPENDED_MAX_S,
+            f"the machine slept for {format_duration(sender.suspended_s)} during the run",
         )  # fmt: skip
-    if facts.clock_ratio_error > CLOCK_RATIO_MAX:
+    if sender.clock_ratio_error > CLOCK_RATIO_MAX:
         yield _block(
-            "clock", "client", facts.clock_ratio_error, CLOCK_RATIO_MAX,
-            f"the clock was steered by {facts.clock_ratio_error:.2%} against the raw one",
+            "clock", "client", sender.clock_ratio_error, CLOCK_RATIO_MAX,
+            f"the clock was steered by {sender.clock_ratio_error:.2%} against the raw one",
         )  # fmt: skip
-    if abs(facts.wall_step_s) > WALL_STEP_WARN_S:
+    if abs(sender.wall_step_s) > WALL_STEP_WARN_S:
         yield Finding(
-            check="wall_clock", blame="client", severity="warning", value=facts.wall_step_s, limit=WALL_STEP_WARN_S,
-            text=f"the wall clock moved by {facts.wall_step_s:+.3f} s; only dates are affected",
+            check="wall_clock", blame="client", severity="warning", value=sender.wall_step_s, limit=WALL_STEP_WARN_S,
+            text=f"the wall clock moved by {sender.wall_step_s:+.3f} s; only dates are affected",
         )  # fmt: skip
 
 
-def _conservation(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
-    if facts.live_area_s is None:
+def _conservation(requests: pd.DataFrame, sender: SenderFacts) -> Iterator[Finding]:
+    if sender.live_area_s is None:
         return
-    recorded = area_s(requests, until_ns=facts.stop_ns)
-    if abs(facts.live_area_s - recorded) > AREA_ERROR_MAX * max(facts.live_area_s, recorded):
+    recorded = area_s(requests, until_ns=sender.stop_ns)
+    if abs(sender.live_area_s - recorded) > AREA_ERROR_MAX * max(sender.live_area_s, recorded):
         yield _block(
-            "conservation", "client", facts.live_area_s, recorded,
-            f"{facts.live_area_s:.6g} request-seconds outstanding were counted live, the records hold {recorded:.6g}",
+            "conservation", "client", sender.live_area_s, recorded,
+            f"{sender.live_area_s:.6g} request-seconds outstanding were counted live, the records hold {recorded:.6g}",
         )  # fmt: skip
 
 
@@ -208,10 +211,12 @@ def _workload(cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iter
     yield from _output_lengths(cohort)
     yield from _finish_reasons(cohort, criteria)
     yield from _input_lengths(cohort, criteria)
-    yield from usage_findings(cohort, criteria, lambda good: attains(*misses(cohort, facts, good), criteria.attain))
-    yield from read_findings(cohort, facts, criteria)
-    if facts.cold_claim_broken:
-        yield _block("cold_claim", "workload", None, None, f"not as cold as claimed: {facts.cold_claim_broken}")
+    yield from usage_findings(
+        cohort, criteria, lambda good: attains(*misses(cohort, facts.sender, good), criteria.attain)
+    )
+    yield from read_findings(cohort, facts.target, criteria)
+    if facts.target.cold_claim_broken:
+        yield _block("cold_claim", "workload", None, None, f"not as cold as claimed: {facts.target.cold_claim_broken}")
 
 
 def _output_lengths(cohort: pd.DataFrame) -> Iterator[Finding]:
@@ -288,28 +293,29 @@ def _input_lengths(cohort: pd.DataFrame, criteria: Criteria) -> Iterator[Finding
 
 
 def _target(facts: RunFacts) -> Iterator[Finding]:
+    target, sent = facts.target, facts.sender.sent
     # a target that died under load has changed by dying: that is a FAIL, which the judge gives
-    if facts.target_changed and not facts.target_died:
-        yield _block("target_changed", "target", None, None, f"the target changed: {facts.target_changed}")
-    if facts.disturbance:
-        yield _block("disturbed", "target", None, None, facts.disturbance)
-    if facts.foreign_requests:
-        share = facts.foreign_requests / max(facts.sent, 1)
+    if target.changed and not facts.target_died:
+        yield _block("target_changed", "target", None, None, f"the target changed: {target.changed}")
+    if target.disturbance:
+        yield _block("disturbed", "target", None, None, target.disturbance)
+    if target.foreign_requests:
+        share = target.foreign_requests / max(sent, 1)
         yield Finding(
             check="other_clients", blame="target", severity="block" if share > FOREIGN_SHARE_MAX else "warning",
             value=share, limit=FOREIGN_SHARE_MAX,
-            text=f"the server finished {facts.sent + facts.foreign_requests} requests while {facts.sent} were sent to "
+            text=f"the server finished {sent + target.foreign_requests} requests while {sent} were sent to "
             "it: others use it too",
         )  # fmt: skip
 
 
-def _block_length(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
+def _block_length(requests: pd.DataFrame, sender: SenderFacts) -> Iterator[Finding]:
     """Blocks of one history say more than one of them only if each outlasts what it remembers (method, section 7)."""
-    start_ns, end_ns = facts.warmup_ns, facts.warmup_ns + facts.window_ns
+    start_ns, end_ns = sender.warmup_ns, sender.warmup_ns + sender.window_ns
     memory_s = correlation_time_s(requests, start_ns=start_ns, end_ns=end_ns)
     if memory_s is None:
         return
-    window_s = facts.window_ns / NS_PER_S
+    window_s = sender.window_ns / NS_PER_S
     needed_s = CORRELATION_TIMES * memory_s
     said = f"a block of {format_duration(window_s)} is {window_s / memory_s:.3g} autocorrelation times of N(t)"
     if window_s >= needed_s:
@@ -323,22 +329,24 @@ def _block_length(requests: pd.DataFrame, facts: RunFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _evidence(requests: pd.DataFrame, cohort: pd.DataFrame, facts: RunFacts, criteria: Criteria) -> Iterator[Finding]:
+def _evidence(
+    requests: pd.DataFrame, cohort: pd.DataFrame, sender: SenderFacts, criteria: Criteria
+) -> Iterator[Finding]:
     least = max(criteria.min_requests, 1)
     if (n := len(cohort)) < least:
-        window_s = facts.window_ns / NS_PER_S
-        rate = facts.rate or n / window_s
+        window_s = sender.window_ns / NS_PER_S
+        rate = sender.rate or n / window_s
         needed = f"; a window of about {format_duration(least / rate)} would bring them" if rate else ""
         yield _block(
             "min_requests", "evidence", n, least, f"{n} requests in the window, at least {least} wanted{needed}"
         )
     if criteria.blocks:
-        yield from _block_length(requests, facts)
+        yield from _block_length(requests, sender)
     # as measured where the target was idle: a limit must not grow with what overload makes longer
     residence = criteria.residence_s if criteria.residence_s is not None else residence_s(cohort)
     if residence is None:
         return
-    for name, span_ns in (("window", facts.window_ns), ("warm-up", facts.warmup_ns)):
+    for name, span_ns in (("window", sender.window_ns), ("warm-up", sender.warmup_ns)):
         if (span_s := span_ns / NS_PER_S) < RESIDENCES * residence:
             needed = format_duration(RESIDENCES * residence)
             yield _block(

@@ -1,6 +1,6 @@
 """What the judge is told about a run, what it answers, and the search's inputs: plain frozen values.
 
-`RunFacts` is what only the sender knows; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
+`RunFacts` is what sender and target showed; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
 run and all that the search and the report need of it, small enough for one line of the ledger.
 """
 
@@ -14,7 +14,18 @@ from typing import Annotated, Any, Literal
 
 from analysis.slo import Slo
 
-__all__ = ["Blame", "Criteria", "Finding", "JsonFloat", "RateVerdict", "RunFacts", "RunVerdict", "Status"]
+__all__ = [
+    "Blame",
+    "Criteria",
+    "Finding",
+    "JsonFloat",
+    "RateVerdict",
+    "RunFacts",
+    "RunVerdict",
+    "SenderFacts",
+    "Status",
+    "TargetFacts",
+]
 
 
 class _InfinityAsText:
@@ -63,8 +74,8 @@ class Criteria:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """What the sender observed about itself, the clock and the target during one run. Durations in the unit named."""
+class SenderFacts:
+    """What the sender observed about itself, its clock and its connections during one run."""
 
     rate: float  # nominal offered rate, 1/s; 0 for a closed loop
     warmup_ns: int
@@ -87,13 +98,34 @@ class RunFacts:
     suspended_s: float = 0.0  # BOOTTIME - MONOTONIC moved by
     clock_ratio_error: float = 0.0  # |MONOTONIC / MONOTONIC_RAW - 1|
     wall_step_s: float = 0.0
-    target_died: bool = False
-    target_changed: str = ""  # what changed between before and after, in words
+    connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
+    target_died: bool = False  # connections broke with requests in flight, and new ones were refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """What was seen of the target before, during and after one run. By default: nothing amiss."""
+
+    died: bool = False  # requests were lost with it
+    changed: str = ""  # what changed between before and after, in words
     disturbance: str = ""  # what disturbed the idle target before or after the run, in words
     foreign_requests: int = 0  # that the server finished during the run beyond those sent to it
-    connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
     cold_claim_broken: str = ""  # why the run was not as cold as claimed, in words
     survey_events_per_read: float | None = None  # token events a read of a lone request before the load; None: not seen
+    not_asked: str = ""  # why this machine could not ask it after the run, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the judge needs to know of one run beside its requests."""
+
+    sender: SenderFacts
+    target: TargetFacts = TargetFacts()
+
+    @property
+    def target_died(self) -> bool:
+        """Whether the target died under the load, as the sender saw it or as it was found afterwards."""
+        return self.sender.target_died or self.target.died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,7 +159,7 @@ def explanation(asked: argparse.Namespace, bench: Side, own: Side, run: dict[str
     own_ttft = own.values["TTFT"]["mean"]
     interpolated = float(np.percentile(ok["ttft_s"], 99)) * 1e3
     events, tokens = float(ok["token_events"].mean()), float(ok["output_tokens"].mean())
-    lag = run["facts"]["heartbeat_p99_s"] * 1e3
+    lag = run["facts"]["sender"]["heartbeat_p99_s"] * 1e3
     referee = {metric: own.server[metric][0] - bench.server[metric][0] for metric in SUMS}
     print(f"""
 Why they differ:

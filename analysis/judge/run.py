@@ -26,7 +26,7 @@ from analysis.server_metrics.types import ServerView
 from analysis.stationarity import BATCHES, DRIFT_LIMIT, RATE_Z, RUN_Z, Drift, gauge_drift, outstanding_drift
 from analysis.text import printable
 from analysis.validity import gates, misses
-from analysis.verdict import Criteria, Finding, RunFacts, RunVerdict, Status
+from analysis.verdict import Criteria, Finding, RunFacts, RunVerdict, SenderFacts, Status
 
 __all__ = ["SUMMARISED", "fewest_errors", "judge_run", "mean_error"]
 
@@ -41,22 +41,22 @@ def judge_run(
     `server` is what the target's metrics said during the run; its waiting gauge takes the drift test too. A run that
     was stopped early has no goodput, because its cohort was never decided.
     """
-    requests = derive(requests)
-    cohort = cohort_of(requests, warmup_ns=facts.warmup_ns, window_ns=facts.window_ns)
+    requests, sender = derive(requests), facts.sender
+    cohort = cohort_of(requests, warmup_ns=sender.warmup_ns, window_ns=sender.window_ns)
     good = joint(cohort, criteria.slo)
-    total, missed = misses(cohort, facts, good)
+    total, missed = misses(cohort, sender, good)
     failed = int(np.count_nonzero(outcome_is(cohort, *ERRORS)))
     # of a run that was stopped early nothing is asked of what was still in flight: its misses decided
-    open_ = 0 if facts.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
+    open_ = 0 if sender.stopped_early else int(np.count_nonzero(outcome_is(cohort, "censored", "aborted")))
     # a run that misses its SLO waits for no answer, so that those it did not wait for accuse nobody
     unanswered = open_ if attains(total, missed, criteria.attain) else 0
     drift = outstanding_drift(
         requests,
-        start_ns=facts.warmup_ns,
-        end_ns=min(facts.warmup_ns + facts.window_ns, facts.stop_ns),
-        rate=facts.rate,
+        start_ns=sender.warmup_ns,
+        end_ns=min(sender.warmup_ns + sender.window_ns, sender.stop_ns),
+        rate=sender.rate,
     )
-    waiting = _waiting_drift(facts, server)
+    waiting = _waiting_drift(sender, server)
     limit = RATE_Z if criteria.replicates == 1 else RUN_Z
     status, findings = _decide(
         gates(requests, facts, criteria),
@@ -67,22 +67,22 @@ def judge_run(
         ],
     )
     seen = () if server is None else tuple(server_findings(requests, server))
-    goodput, token_goodput = (None, None) if facts.stopped_early else _goodput(cohort, good, facts)
+    goodput, token_goodput = (None, None) if sender.stopped_early else _goodput(cohort, good, sender)
     # an early stop ends what there is to count
-    covered_ns = min(facts.window_ns, facts.stop_ns - facts.warmup_ns) if facts.stopped_early else facts.window_ns
-    window = {"warmup_ns": facts.warmup_ns, "window_ns": covered_ns}
+    covered_ns = min(sender.window_ns, sender.stop_ns - sender.warmup_ns) if sender.stopped_early else sender.window_ns
+    window = {"warmup_ns": sender.warmup_ns, "window_ns": covered_ns}
     return RunVerdict(
         status=status,
         findings=(*findings, *seen, *_notes(cohort, criteria)),
-        rate=facts.rate,
+        rate=sender.rate,
         cohort=total,
         misses=missed,
-        missed_by=misses_by_bound(cohort, criteria.slo, undecided=not facts.stopped_early),
+        missed_by=misses_by_bound(cohort, criteria.slo, undecided=not sender.stopped_early),
         errors=failed,
         error_words=_error_words(cohort),
         unresolved=open_,
         attainment=(total - missed) / total if total else 0.0,
-        attainment_is_bound=facts.stopped_early,
+        attainment_is_bound=sender.stopped_early,
         drift_ratio=drift.ratio if drift else None,
         drift_z=drift.z if drift else None,
         drift_state=_state(drift, limit),
@@ -139,7 +139,7 @@ def _failures(facts: RunFacts, criteria: Criteria, total: int, missed: int) -> I
         yield _failure("target_died", None, None, "the target died with requests in flight")
     if not attains(total, missed, criteria.attain):
         attainment, wanted = (total - missed) / total, float(criteria.attain)
-        at_most = "at most " if facts.stopped_early else ""
+        at_most = "at most " if facts.sender.stopped_early else ""
         yield _failure(
             "attainment", attainment, wanted,
             f"{at_most}{share(attainment)} of requests met the SLO, {share(wanted)} must: "
@@ -171,15 +171,15 @@ def _state(drift: Drift | None, limit: float) -> Literal["ok", "rising", "undeci
     return "rising" if drift.rises(limit) else "ok"
 
 
-def _waiting_drift(facts: RunFacts, server: ServerView | None) -> Drift | None:
+def _waiting_drift(sender: SenderFacts, server: ServerView | None) -> Drift | None:
     if server is None or not len(server.waiting):
         return None
     return gauge_drift(
         server.waiting_at_s,
         server.waiting,
-        start_s=facts.warmup_ns / NS_PER_S,
-        end_s=min(facts.warmup_ns + facts.window_ns, facts.stop_ns) / NS_PER_S,
-        rate=facts.rate,
+        start_s=sender.warmup_ns / NS_PER_S,
+        end_s=min(sender.warmup_ns + sender.window_ns, sender.stop_ns) / NS_PER_S,
+        rate=sender.rate,
     )
 
 
@@ -197,9 +197,9 @@ def _error_words(cohort: pd.DataFrame) -> str:
     return printable(str(texts.value_counts().index[0]), 200) if len(texts) else ""
 
 
-def _goodput(cohort: pd.DataFrame, good: Bools, facts: RunFacts) -> tuple[float, float]:
+def _goodput(cohort: pd.DataFrame, good: Bools, sender: SenderFacts) -> tuple[float, float]:
     """Joint-good requests, and their output tokens, per second of window."""
-    window_s = facts.window_ns / NS_PER_S
+    window_s = sender.window_ns / NS_PER_S
     tokens = np.maximum(numbers(cohort, "output_tokens"), 0)[good]
     return int(np.count_nonzero(good)) / window_s, int(tokens.sum()) / window_s
 

@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS
 from analysis.slo import Slo
-from analysis.verdict import RunFacts
+from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.engine.trace import Bools, Int64s, Trace
@@ -304,14 +304,14 @@ def _events(trace: Trace, rows: Int64s, tokens: Int64s, keep: Events) -> pd.Data
     return pd.DataFrame(typed, copy=False)  # a copy takes a tenth of a second of a long run
 
 
-def _facts(plan: RunPlan, table: pd.DataFrame, stop_ns: int, early: bool, options: SendOptions) -> RunFacts:
+def _facts(plan: RunPlan, table: pd.DataFrame, stop_ns: int, early: bool, options: SendOptions) -> SenderFacts:
     at_ns, window = plan.schedule.at_ns, plan.window
     scheduled, ended = table["scheduled_ns"].to_numpy(), table["ended_ns"].to_numpy()
     began = table["sent_ns"].to_numpy()
     wired = began >= 0
     begins, ends = np.sort(began[wired]), np.sort(ended[wired])
     in_flight = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="right")
-    return RunFacts(
+    return SenderFacts(
         rate=plan.rate,
         warmup_ns=window.warmup_ns,
         window_ns=window.window_ns,

@@ -250,8 +250,6 @@ class LiveSut:
             if self.observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
                 observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
             clock.close()
-        output.observed = observed
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
         self.between.load_ended(cancelled=bool(given_up.any()))
-        output.facts = replace(output.facts, survey_events_per_read=self.terms.events_per_read)
-        return output
+        return replace(output, observed=observed)

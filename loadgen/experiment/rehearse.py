@@ -26,6 +26,7 @@ from analysis.judge import judge_run
 from analysis.report.repeats import Cell, RehearsalReport, Repeat, plan_row, summarise
 from analysis.search import RunRequest, Search
 from analysis.units import format_duration
+from analysis.verdict import RunFacts
 from loadgen.common import defaults
 from loadgen.common.errors import Aborted, LoadgenError, ScenarioError
 from loadgen.emulator.profiles import Profile
@@ -122,7 +123,7 @@ class MemoryRunner:
         sent = len(output.requests)
         criteria = criteria_of(scenario, workload, self.on.residence_s, kind=request.kind)
         return RunResult(
-            verdict=judge_run(output.requests, output.facts, criteria),
+            verdict=judge_run(output.requests, RunFacts(sender=output.facts), criteria),
             seconds=output.facts.stop_ns / NS + BETWEEN_S,
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),

@@ -6,7 +6,7 @@ import datetime
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -16,18 +16,18 @@ import pandas as pd
 from analysis.cohort import nearest_rank
 from analysis.diagnose import diagnose, in_lines
 from analysis.judge import judge_run
-from analysis.records import derive, outcome_is
+from analysis.records import derive
 from analysis.search import RunRequest
-from analysis.server_metrics.crosscheck import cold_claim, explained_hits, foreign_requests
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
-from loadgen.common.errors import Aborted, ClientLimited, ScenarioError, TargetUnreachable
+from loadgen.common.errors import Aborted, ScenarioError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.preparation import Preparation
 from loadgen.experiment.progress import Progress, RunLabel
 from loadgen.experiment.run_plan import criteria_of, plan_of, run_options
 from loadgen.experiment.sut import Sut
+from loadgen.experiment.target_facts import BeforeRun, target_facts
 from loadgen.plan.plan import record_of
 from loadgen.plan.seeds import salt
 from loadgen.plan.types import NS, RunPlan
@@ -39,8 +39,6 @@ from loadgen.send.api import LiveCounts, RunOutput
 
 __all__ = ["RunResult", "Runner", "blocked"]
 
-_LOST: Final = ("connection_lost", "connect_error", "stream_error", "truncated")
-_UNANSWERED: Final = ("timeout", "censored")
 _KEPT: Final = "the sealed runs are kept"
 
 
@@ -77,9 +75,7 @@ class Runner:
         plan = self.plan(request)
         _check_fits(plan, self.sut)
         label = self._label(request, plan)
-        odd, before = await unless_stopped(self.stop, self._settle, f"before {label.title}; {_KEPT}")
-        moved = self.sut.changed(self.identity, before, between_runs=True)
-        moved = moved or self.sut.changed(self.ready.identity, before, restarted=True)
+        before = await unless_stopped(self.stop, self._settle, f"before {label.title}; {_KEPT}")
         run = self.store.begin(request)
         started = datetime.datetime.now(datetime.UTC)
         began = time.monotonic()
@@ -102,19 +98,15 @@ class Runner:
         if self.stop.is_set():
             raise Aborted(f"stopped by the user during {label.title}; {_KEPT}")
         server = _server(output, plan)
-        output.facts = replace(
-            output.facts,
-            disturbance=odd,
-            target_changed=moved,
-            cold_claim_broken=self._cold_claim(output, plan, server),
-            foreign_requests=foreign_requests(output.requests, server),
-        )
-        output.facts = await unless_stopped(
+        target, self.identity = await unless_stopped(
             self.stop,
-            lambda: self._with_target_facts(output, before, server),
+            lambda: target_facts(
+                self.sut, self.ready, output, plan, before, server, cold=self.scenario.cache != "keep"
+            ),
             f"after {label.title}, before it was sealed; {_KEPT}",
         )
-        verdict = judge_run(output.requests, output.facts, self._criteria(request), server)
+        facts = RunFacts(sender=output.facts, target=target)
+        verdict = judge_run(output.requests, facts, self._criteria(request), server)
         sent = len(output.requests)
         done = RunResult(
             verdict=verdict,
@@ -142,8 +134,8 @@ class Runner:
                 **members(sealed),
                 events=self.scenario.kept_events,
                 plan=record_of(plan),
-                facts=output.facts,
-                identity=before,
+                facts=facts,
+                identity=before.identity,
                 looks=self.sut.looks(),
                 server=None if server is None or observed is None else ServerRecord.of(server, observed),
             ),
@@ -163,10 +155,15 @@ class Runner:
         self.progress.verdict(label, verdict)
         return done
 
-    async def _settle(self) -> tuple[str, dict[str, str]]:
-        """What is odd about the target before the run, and who it is then."""
+    async def _settle(self) -> BeforeRun:
         odd = await self.sut.settle()
-        return odd, dict(await self.sut.identity())
+        identity = dict(await self.sut.identity())
+        changed = self.sut.changed(self.identity, identity, between_runs=True)
+        return BeforeRun(
+            identity=identity,
+            changed=changed or self.sut.changed(self.ready.identity, identity, restarted=True),
+            disturbance=odd,
+        )
 
     def plan(self, request: RunRequest) -> RunPlan:
         """The plan of a run."""
@@ -192,48 +189,6 @@ class Runner:
         title = f"{request.rate:.4g} req/s, {what}{again}" if closed is None else f"closed loop, {closed} in flight"
         hashes = f"schedule {plan.schedule.sha256[:12]}, workload {plan.workload_sha256[:12]}"
         return RunLabel(title=title, horizon_ns=plan.window.end_ns, hashes=hashes)
-
-    def _cold_claim(self, output: RunOutput, plan: RunPlan, server: ServerView | None) -> str:
-        """What of the run's prompts was cached that no prefix shared within the run explains; empty under `keep`."""
-        if self.scenario.cache == "keep" or output.facts.simulated:
-            return ""
-        sent = output.requests["index"].to_numpy()
-        shared = explained_hits(plan.input_tokens[sent], plan.prefix_tokens[sent], plan.prefix_group[sent])
-        if plan.format.text is not None:  # template and opener begin every exact text, and are planned tokens of it
-            shared += len(sent) * max(plan.format.text.overhead_tokens, plan.format.text.shared_overhead_tokens)
-        return cold_claim(output.requests, server, shared)
-
-    async def _with_target_facts(
-        self, output: RunOutput, before: Mapping[str, str], server: ServerView | None
-    ) -> RunFacts:
-        """The run's facts with what became of the target and of our way to it.
-
-        Gone is its failure where requests were lost with it; gone without a loss, changed or disturbed makes the run
-        INVALID. Where this machine gave no connection to ask by, that is said, and nothing of the target.
-        """
-        facts = output.facts
-        lost = outcome_is(output.requests, *_LOST)
-        restarts = () if server is None else server.restarts
-        try:
-            after = dict(await self.sut.identity())
-            odd = await self.sut.settled()
-        except ClientLimited as error:
-            return replace(facts, connections_refused=facts.connections_refused or str(error))
-        except TargetUnreachable as error:
-            # what was never answered was lost with it, too
-            if facts.target_died or (lost | outcome_is(output.requests, *_UNANSWERED)).any():
-                return replace(facts, target_died=True)
-            gone = f"it no longer answers after the run, though none of its requests was lost ({error})"
-            return replace(facts, target_changed="; ".join(text for text in (facts.target_changed, gone) if text))
-        self.identity = after
-        during = "; ".join(text for text in (self.sut.changed(before, after), *restarts) if text)
-        if during and lost.any():
-            return replace(facts, target_died=True)
-        return replace(
-            facts,
-            target_changed="; ".join(text for text in (facts.target_changed, during) if text),
-            disturbance="; ".join(text for text in (facts.disturbance, odd) if text),
-        )
 
 
 def _check_fits(plan: RunPlan, sut: Sut) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.slo import Slo
-from analysis.verdict import RunFacts
+from analysis.verdict import SenderFacts
 
 if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
     import pandas as pd
@@ -95,13 +95,13 @@ class RecordSink(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutput:
-    """What a run leaves: the request table, the event table and the facts. Tables follow analysis.schema."""
+    """What a run leaves: request table and event table (analysis.schema), and what the sender saw of itself."""
 
     requests: pd.DataFrame
     events: pd.DataFrame
-    facts: RunFacts
+    facts: SenderFacts
     observed: Observation | None = None  # what the target told meanwhile; None: it was not asked
 
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
-from analysis.verdict import RunFacts
+from analysis.verdict import SenderFacts
 from loadgen.common.redact import secrets_of
 from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.active import BodySource, Transport
@@ -119,7 +119,7 @@ async def send_run(
     if transport.opened_peak is not None:
         limit = min(limit or transport.opened_peak, transport.opened_peak)
     refused = transport.opened_peak is not None
-    facts = RunFacts(
+    facts = SenderFacts(
         rate=plan.rate if options.closed is None else 0.0,
         warmup_ns=plan.window.warmup_ns,
         window_ns=plan.window.window_ns,

@@ -18,7 +18,7 @@ from analysis.judge import judge_rate, judge_run
 from analysis.queueing import fcfs_requests
 from analysis.records import derive, numbers
 from analysis.slo import Slo
-from analysis.verdict import Criteria, RateVerdict, RunFacts
+from analysis.verdict import Criteria, RateVerdict, RunFacts, SenderFacts
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "seed_queue.json"
 pytestmark = pytest.mark.skipif(not ORACLE.exists(), reason="the reference values are not beside the checkout")
@@ -52,7 +52,7 @@ def measure(rate: float, model: dict[str, Any]) -> tuple[dict[str, Any], RateVer
         at = arrivals_ns(seed, rate, n)
         requests = fcfs_requests(at, services_ns(seed, n))
         warmup_ns, end_ns = int(at[warmup]), int(at[-1]) + 1
-        facts = RunFacts(
+        sender = SenderFacts(
             rate=rate,
             warmup_ns=warmup_ns,
             window_ns=end_ns - warmup_ns,
@@ -67,7 +67,7 @@ def measure(rate: float, model: dict[str, Any]) -> tuple[dict[str, Any], RateVer
         waited_ns = numbers(cohort, "headers_ns") - numbers(cohort, "sent_ns")
         waits.append(nearest_rank(np.sort(waited_ns), 0.95) / 1e6)
         realised.append(realised_rate(cohort, warmup_ns=warmup_ns, window_ns=end_ns - warmup_ns))
-        verdicts.append(judge_run(requests, facts, CRITERIA))
+        verdicts.append(judge_run(requests, RunFacts(sender=sender), CRITERIA))
     verdict = judge_rate(rate, verdicts, CRITERIA, len(model["seeds"]))
     assert verdict.attain_min is not None
     assert verdict.attain_max is not None

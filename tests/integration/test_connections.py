@@ -198,7 +198,7 @@ import asyncio, sys
 from pathlib import Path
 from analysis.judge import judge_run
 from analysis.slo import Slo
-from analysis.verdict import Criteria
+from analysis.verdict import RunFacts, Criteria
 from loadgen.send.session import run_loop
 from tests.fakes.plans import plan_at
 from tests.fakes.server import serving, stream
@@ -209,7 +209,7 @@ async def main():
         Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("50000 50005")
         slo = Slo(ttft_s=10)
         output = await send((fake.url,), plan_at([10 * i for i in range(1, 31)], window_ms=310), transport=sys.argv[1])
-        verdict = judge_run(output.requests, output.facts, Criteria(slo=slo, min_requests=5))
+        verdict = judge_run(output.requests, RunFacts(sender=output.facts), Criteria(slo=slo, min_requests=5))
         print(verdict.status, verdict.blame, sorted(set(output.requests["outcome"])), output.facts.target_died)
 
 run_loop(main())

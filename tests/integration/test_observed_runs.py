@@ -84,14 +84,14 @@ def test_a_salt_used_before_breaks_the_cold_claim(
     loadgen: Loadgen, batching: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "loadgen.experiment.prepare.secrets", SimpleNamespace(token_hex=lambda n: "47" * n)
+        "loadgen.experiment.preparation.secrets", SimpleNamespace(token_hex=lambda n: "47" * n)
     )  # of one name
     seeded = ("run", "--target", batching, *SHORT, "--seed", "77")
     loadgen(*seeded, "--out", "first", code=None)
     again = loadgen(*seeded, "--out", "second", code=4)
 
     assert "prompt tokens were found in the prefix cache, prefixes shared within the run explain 0" in again.stdout
-    facts = run_json(tmp_path / "second")["facts"]
+    facts = run_json(tmp_path / "second")["facts"]["target"]
     assert facts["cold_claim_broken"]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from analysis.judge import judge_run
 from analysis.slo import Slo
-from analysis.verdict import Criteria, RunVerdict
+from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
@@ -47,7 +47,7 @@ def replaying(choose: Callable[[int], str]) -> Script:
 
 def judged(output: RunOutput, slo: Slo = SLO) -> RunVerdict:
     criteria = Criteria(slo=slo, min_requests=20, attain=Fraction(95, 100))
-    return judge_run(output.requests, output.facts, criteria)
+    return judge_run(output.requests, RunFacts(sender=output.facts), criteria)
 
 
 async def offer(url: str, plan: RunPlan = EVERY_25_MS) -> RunOutput:

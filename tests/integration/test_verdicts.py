@@ -12,7 +12,7 @@ import pytest
 
 from analysis.judge import judge_run
 from analysis.slo import Slo
-from analysis.verdict import Criteria, RunVerdict
+from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.types import RunPlan
@@ -46,7 +46,7 @@ def sent(script: Script, *, plan: RunPlan = EVERY_10_MS, slo: Slo, block_s: floa
 
 
 def judged(output: RunOutput, slo: Slo, **criteria: Any) -> RunVerdict:
-    facts = replace(output.facts, rate=100.0)
+    facts = RunFacts(sender=replace(output.facts, rate=100.0))
     return judge_run(output.requests, facts, Criteria(slo=slo, min_requests=100, **criteria))
 
 
@@ -76,4 +76,4 @@ def test_an_overloaded_server_fails_whatever_the_seed(rho: float, bounds: dict[s
     for seed in range(5):
         plan = workload.plan(rate, seed, workload.window(20.0))
         output = simulate_run(plan, profile, SendOptions(slo=scenario.objective, timeout_s=workload.timeout_s))
-        assert judge_run(output.requests, output.facts, criteria).status == "FAIL"
+        assert judge_run(output.requests, RunFacts(sender=output.facts), criteria).status == "FAIL"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from analysis.search import RunRequest, SeedBook
-from analysis.verdict import RunFacts, RunVerdict
+from analysis.verdict import RunFacts, RunVerdict, SenderFacts
 from loadgen.plan.types import PlanRecord, RequestFormat, Window
 from loadgen.results.documents import members, to_json
 from loadgen.results.types import Experiment, LedgerLine, Machine, RunDocument, SealedRun, TargetRecord
@@ -60,5 +60,13 @@ def document(of: RunRequest) -> RunDocument:
         content_seed=1, content_version=1, window=WINDOW, format=RequestFormat(), text_sha256=None, origin="",
         numpy="2",
     )  # fmt: skip
-    facts = RunFacts(rate=1.0, warmup_ns=0, window_ns=1, stop_ns=1, due=1, sent=1, cohort_due=1)
-    return RunDocument(**members(sealed(of)), events="all", plan=plan, facts=facts, identity={}, looks=(), server=None)
+    sender = SenderFacts(rate=1.0, warmup_ns=0, window_ns=1, stop_ns=1, due=1, sent=1, cohort_due=1)
+    return RunDocument(
+        **members(sealed(of)),
+        events="all",
+        plan=plan,
+        facts=RunFacts(sender=sender),
+        identity={},
+        looks=(),
+        server=None,
+    )

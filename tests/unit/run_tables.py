@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.records import columns
-from analysis.verdict import RunFacts
+from analysis.verdict import RunFacts, SenderFacts, TargetFacts
 
 NS = 1_000_000_000
 
@@ -39,8 +40,9 @@ def served(n: int = 1400, *, rate: float = 10.0, residence_s: float = 0.5, **spo
     return columns(n, known | spoiled)
 
 
-def facts(n: int = 1400, *, rate: float = 10.0, **changed: Any) -> RunFacts:
-    """The facts of such a run: 20 s of warm-up and a window of 120 s by default."""
+def facts(n: int = 1400, *, rate: float = 10.0, **given: Any) -> RunFacts:
+    """The facts of such a run, `given` those of sender and target: 20 s of warm-up and a window of 120 s by default."""
+    about_target = {field.name for field in fields(TargetFacts)}
     stop_ns = int(n * NS / rate)
     known: dict[str, Any] = {
         "rate": rate,
@@ -51,7 +53,9 @@ def facts(n: int = 1400, *, rate: float = 10.0, **changed: Any) -> RunFacts:
         "sent": n,
         "cohort_due": n - int(20 * rate),
     }
-    return RunFacts(**(known | changed))
+    known |= {name: value for name, value in given.items() if name not in about_target}
+    target = TargetFacts(**{name: value for name, value in given.items() if name in about_target})
+    return RunFacts(sender=SenderFacts(**known), target=target)
 
 
 def some(n: int, value: Any, other: Any, *, first: int = 0, count: int = 1) -> list[Any]:

@@ -121,7 +121,7 @@ def test_only_the_cohort_is_judged() -> None:
     [
         ({"heartbeat_max_s": 1.0}, "client"),
         ({"cold_claim_broken": "warm"}, "workload"),
-        ({"target_changed": "v2"}, "target"),
+        ({"changed": "v2"}, "target"),
     ],
 )
 def test_a_broken_promise_comes_before_pass_and_fail(changed: dict[str, Any], blame: str) -> None:
@@ -132,12 +132,12 @@ def test_a_broken_promise_comes_before_pass_and_fail(changed: dict[str, Any], bl
 
 
 def test_the_client_is_blamed_first() -> None:
-    verdict = judge_run(served(), facts(target_changed="v2", workers_lost=1), replace(CRITERIA, min_requests=9999))
+    verdict = judge_run(served(), facts(changed="v2", workers_lost=1), replace(CRITERIA, min_requests=9999))
     assert verdict.blame == "client"
 
 
 def test_a_target_that_died_fails() -> None:
-    verdict = judge_run(served(), facts(target_died=True, target_changed="restarted"), CRITERIA)
+    verdict = judge_run(served(), facts(died=True, changed="restarted"), CRITERIA)
     assert (verdict.status, verdict.findings[0].check) == ("FAIL", "target_died")
 
 
@@ -213,7 +213,8 @@ def test_one_token_requests_are_counted_beside_the_verdict() -> None:
 
 def test_a_closed_loop_is_judged_without_drift() -> None:
     verdict = judge_run(served(), facts(rate=10, window_ns=120 * NS), CRITERIA)
-    closed = judge_run(served(), replace(facts(), rate=0.0, open_loop=False), CRITERIA)
+    sender = replace(facts().sender, rate=0.0, open_loop=False)
+    closed = judge_run(served(), RunFacts(sender=sender), CRITERIA)
     assert (closed.status, closed.drift_ratio) == ("PASS", None)
     assert closed.attainment == verdict.attainment
 
@@ -237,8 +238,12 @@ def overloaded(load: float, seed: int, *, cap: int | None = None) -> tuple[pd.Da
         for i, (scheduled, ended) in enumerate(zip(at.tolist(), requests["ended_ns"].tolist(), strict=True)):
             sent[i] = max(scheduled, heapq.heapreplace(busy, ended))
         requests = requests.assign(admitted_ns=sent, sent_ns=sent)
-    run = facts(len(at), rate=rate, stop_ns=span_s * NS, window_ns=120 * NS, concurrency_cap=cap, simulated=cap is None)
-    return requests, replace(run, cohort_due=int(((at >= 20 * NS) & (at < 140 * NS)).sum()))
+    due = int(((at >= 20 * NS) & (at < 140 * NS)).sum())
+    run = facts(
+        len(at), rate=rate, stop_ns=span_s * NS, window_ns=120 * NS, cohort_due=due, concurrency_cap=cap,
+        simulated=cap is None,
+    )  # fmt: skip
+    return requests, run
 
 
 @pytest.mark.parametrize("load", [1.2, 1.5])

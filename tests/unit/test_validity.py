@@ -30,7 +30,7 @@ def blocks(finding: Finding, blame: str) -> bool:
 
 
 def test_a_kept_promise_has_no_findings() -> None:
-    assert found(run=facts(live_area_s=area_s(served(), until_ns=facts().stop_ns))) == {}
+    assert found(run=facts(live_area_s=area_s(served(), until_ns=facts().sender.stop_ns))) == {}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_step_of_the_wall_clock_only_warns() -> None:
 
 
 def test_conservation_holds_the_records_against_the_live_count() -> None:
-    whole = area_s(served(), until_ns=facts().stop_ns)
+    whole = area_s(served(), until_ns=facts().sender.stop_ns)
     assert found(run=facts(live_area_s=whole * 1.0009)) == {}
     assert set(found(run=facts(live_area_s=whole * 1.0011))) == {"conservation"}
     assert set(found(run=facts(live_area_s=whole * 0.9989))) == {"conservation"}
@@ -281,11 +281,11 @@ def test_a_time_out_while_tokens_come_is_ours_and_not_the_server_s() -> None:
 
 def test_a_broken_cold_claim_and_a_changed_target() -> None:
     assert blocks(found(run=facts(cold_claim_broken="12 cached blocks"))["cold_claim"], "workload")
-    assert blocks(found(run=facts(target_changed="version 1 to 2"))["target_changed"], "target")
+    assert blocks(found(run=facts(changed="version 1 to 2"))["target_changed"], "target")
 
 
 def test_a_target_that_died_is_not_excused_for_having_changed() -> None:
-    assert found(run=facts(target_changed="restarted", target_died=True)) == {}
+    assert found(run=facts(changed="restarted", died=True)) == {}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from analysis.report.tables import (
 from analysis.report.types import CapacityAnswer
 from analysis.slo import Slo
 from analysis.text import printable
+from analysis.units import format_duration
+from loadgen.experiment.replay import ReplayedRun, ReplayFacts
 from loadgen.results.documents import to_json
 from loadgen.results.types import LedgerLine
 
@@ -52,6 +54,8 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     if line.diagnosis:
         print_lines("Diagnosis:", *(f"  {step}" for step in line.diagnosis.split("\n")))
     print_lines(*notes)
+    if isinstance(line, ReplayedRun):
+        print_lines(*_replayed_lines(line.replay))
 
 
 def print_tables(*tables: Table) -> None:
@@ -87,6 +91,27 @@ def print_json(value: object) -> None:
     text = _DOUBTFUL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()
+
+
+def _replayed_lines(told: ReplayFacts) -> list[str]:
+    """What only a replay has to say."""
+    lines = [f"replayed: {told.origin}"]
+    if (blocked := told.blocked) is not None:
+        lines.append(
+            "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
+            "a capacity"
+        )
+        waits = ""
+        if blocked.p50_s is not None and blocked.p95_s is not None and blocked.max_s is not None:
+            waits = (
+                f" for p50 {format_duration(blocked.p50_s)}, p95 {format_duration(blocked.p95_s)}, at most "
+                f"{format_duration(blocked.max_s)}, {format_duration(blocked.total_s)} in all"
+            )
+        lines.append(f"blocked: {blocked.blocked} of {blocked.turns} later turns{waits}")
+    if (prefix := told.prefix) is not None:
+        cached = "the server did not say" if prefix.cached is None else f"{prefix.cached:.2%} were"
+        lines.append(f"prefix cache: the block ids allow {prefix.allowed:.2%} of input tokens to be cached; {cached}")
+    return [*lines, f"schedule sha256 {told.schedule_sha256}", f"workload sha256 {told.workload_sha256}"]
 
 
 def _console() -> Console:

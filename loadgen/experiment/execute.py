@@ -27,7 +27,7 @@ from loadgen.experiment.sut import Sut
 from loadgen.results.answer import assemble, told
 from loadgen.results.manifest import machine, versions
 from loadgen.results.store import ExperimentStore, read_ledger
-from loadgen.results.types import Experiment, ExperimentKind, LedgerLine, TargetRecord
+from loadgen.results.types import ExperimentKind, LedgerLine, Manifest, TargetRecord
 
 __all__ = ["opened_runner", "single_run", "sweep"]
 
@@ -141,9 +141,9 @@ async def sweep(
 
 def _manifest(
     setup: Setup, sut: Sut, ready: Preparation, *, kind: ExperimentKind, environment: dict[str, str]
-) -> Experiment:
+) -> Manifest:
     stored = setup.scenario.stored()
-    return Experiment(
+    return Manifest(
         kind=kind,
         id=ready.experiment_id,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

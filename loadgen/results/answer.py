@@ -18,7 +18,7 @@ from analysis.units import parse_share
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError
 from loadgen.results.store import read_experiment, read_ledger, run_directory
-from loadgen.results.types import Experiment, LedgerLine
+from loadgen.results.types import LedgerLine, Manifest
 from loadgen.scenario.model import Scenario
 
 __all__ = ["Told", "assemble", "conditions", "notes", "told"]
@@ -52,7 +52,7 @@ def told(directory: Path, variant: str = VARIANT) -> list[Told]:
     return [(line.run, line.verdict) for line in read_ledger(directory) if line.run.variant == variant]
 
 
-def conditions(scenario: Scenario, spec: SearchSpec, experiment: Experiment) -> Conditions:
+def conditions(scenario: Scenario, spec: SearchSpec, experiment: Manifest) -> Conditions:
     """All that a capacity is a property of."""
     slo = scenario.objective
     return Conditions(
@@ -83,7 +83,7 @@ def conditions(scenario: Scenario, spec: SearchSpec, experiment: Experiment) -> 
     )
 
 
-def notes(scenario: Scenario, experiment: Experiment) -> list[str]:
+def notes(scenario: Scenario, experiment: Manifest) -> list[str]:
     """Lines that every output of the experiment carries."""
     found = list(experiment.notes)
     if scenario.objective.placeholder:

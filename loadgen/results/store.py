@@ -34,7 +34,7 @@ from loadgen.common.errors import ResultsError
 from loadgen.results.documents import parse, read, to_json
 from loadgen.results.events import EVENTS, write_events
 from loadgen.results.journal import Journal
-from loadgen.results.types import Experiment, LedgerLine, RunDocument
+from loadgen.results.types import LedgerLine, Manifest, RunDocument
 
 __all__ = [
     "ExperimentStore",
@@ -58,7 +58,7 @@ class ExperimentStore:
         self._ledger = ledger
 
     @classmethod
-    def create(cls, directory: Path, experiment: Experiment) -> Self:
+    def create(cls, directory: Path, experiment: Manifest) -> Self:
         """Make a new experiment; refuse a directory that holds anything."""
         cls.check_free(directory)
         with _explained(directory, "free some"):
@@ -197,9 +197,9 @@ def run_directory(directory: Path, request: RunRequest) -> Path:
     return directory / "runs" / request.path
 
 
-def read_experiment(directory: Path) -> Experiment:
+def read_experiment(directory: Path) -> Manifest:
     """What is constant in the experiment. Raises `ResultsError`."""
-    return read(directory / EXPERIMENT, Experiment)
+    return read(directory / EXPERIMENT, Manifest)
 
 
 def read_ledger(directory: Path) -> list[LedgerLine]:
@@ -248,7 +248,7 @@ def _set_aside(run: Path) -> None:
     run.rename(aside)
 
 
-def _write_json(path: Path, value: Experiment | RunDocument | CapacityAnswer) -> None:
+def _write_json(path: Path, value: Manifest | RunDocument | CapacityAnswer) -> None:
     data = to_json(value, indent=2) + b"\n"
     _write(path, lambda stream: stream.write(data))
 

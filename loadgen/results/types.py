@@ -22,10 +22,10 @@ __all__ = [
     "MANIFEST_VERSION",
     "RUN_VERSION",
     "BlockedTurns",
-    "Experiment",
     "ExperimentKind",
     "LedgerLine",
     "Machine",
+    "Manifest",
     "RunDocument",
     "SealedRun",
     "ServerRecord",
@@ -63,7 +63,7 @@ class TargetRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Manifest:
     """experiment.json: what is constant in an experiment. Durations in s."""
 
     format: int = MANIFEST_VERSION

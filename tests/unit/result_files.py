@@ -10,7 +10,7 @@ from analysis.search import RunRequest, SeedBook
 from analysis.verdict import RunFacts, RunVerdict, SenderFacts
 from loadgen.plan.types import PlanRecord, RequestFormat, Window
 from loadgen.results.documents import members, to_json
-from loadgen.results.types import Experiment, LedgerLine, Machine, RunDocument, SealedRun, TargetRecord
+from loadgen.results.types import LedgerLine, Machine, Manifest, RunDocument, SealedRun, TargetRecord
 
 T = TypeVar("T")
 WINDOW = Window(warmup_ns=0, window_ns=1, tail_ns=1)
@@ -22,7 +22,7 @@ def again(value: T) -> T:
     return kind.validate_json(to_json(value))
 
 
-def experiment(**more: Any) -> Experiment:
+def experiment(**more: Any) -> Manifest:
     target = TargetRecord(
         label="t", simulated=True, model="m", identity={}, environment={}, notes={}, format=RequestFormat(),
         content_unpaired=False, events_per_read=None,
@@ -33,7 +33,7 @@ def experiment(**more: Any) -> Experiment:
         "warmup_s": 1.0, "residence_s": None, "versions": {}, "machine": Machine(system="", processor="", cores=1),
         "target": target, "notes": (),
     }  # fmt: skip
-    return Experiment(**(known | more))
+    return Manifest(**(known | more))
 
 
 def request(key: str, variant: str = "main") -> RunRequest:

@@ -26,9 +26,8 @@ from analysis.report.types import CapacityAnswer
 from analysis.slo import Slo
 from analysis.text import printable
 from analysis.units import format_duration
-from loadgen.experiment.replay import ReplayedRun, ReplayFacts
-from loadgen.results.documents import to_json
-from loadgen.results.types import LedgerLine
+from loadgen import LedgerLine, ReplayedRun
+from loadgen.common.documents import to_json
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
 
@@ -55,7 +54,7 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
         print_lines("Diagnosis:", *(f"  {step}" for step in line.diagnosis.split("\n")))
     print_lines(*notes)
     if isinstance(line, ReplayedRun):
-        print_lines(*_replayed_lines(line.replay))
+        print_lines(*_replayed_lines(line))
 
 
 def print_tables(*tables: Table) -> None:
@@ -93,8 +92,9 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def _replayed_lines(told: ReplayFacts) -> list[str]:
+def _replayed_lines(line: ReplayedRun) -> list[str]:
     """What only a replay has to say."""
+    told = line.replay
     lines = [f"replayed: {told.origin}"]
     if (blocked := told.blocked) is not None:
         lines.append(

@@ -28,6 +28,7 @@ from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from analysis.verdict import RunFacts
 from loadgen.common import defaults
+from loadgen.common.documents import members
 from loadgen.common.errors import Aborted, LoadgenError, ScenarioError
 from loadgen.emulator.profiles import Profile
 from loadgen.emulator.virtual import simulate_run
@@ -41,7 +42,6 @@ from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.experiment.warmup import warm_target
 from loadgen.plan.seeds import derive
 from loadgen.plan.types import NS, RunPlan
-from loadgen.results.documents import members
 from loadgen.send.api import RunOutput, SendOptions
 from loadgen.workload.workload import seed_book
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from analysis.records import outcome_is
+from loadgen.common.documents import members
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.prepare import Setup, pinned
 from loadgen.plan.types import NS
-from loadgen.results.documents import members
 from loadgen.results.store import read_run, run_directory
 from loadgen.results.types import BlockedTurns, LedgerLine
 from loadgen.scenario.model import Scenario

@@ -21,6 +21,7 @@ from analysis.search import RunRequest
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.documents import members
 from loadgen.common.errors import Aborted, ScenarioError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.preparation import Preparation
@@ -31,7 +32,6 @@ from loadgen.experiment.target_facts import BeforeRun, target_facts
 from loadgen.plan.plan import record_of
 from loadgen.plan.seeds import salt
 from loadgen.plan.types import NS, RunPlan
-from loadgen.results.documents import members
 from loadgen.results.store import ExperimentStore
 from loadgen.results.types import BlockedTurns, LedgerLine, RunDocument, SealedRun, ServerRecord
 from loadgen.scenario.model import Scenario

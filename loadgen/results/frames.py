@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from analysis.cohort import mask
 from analysis.report.types import CapacityAnswer
+from loadgen.common.documents import members
 from loadgen.common.errors import ResultsError
-from loadgen.results.documents import members
 from loadgen.results.events import read_events
 from loadgen.results.store import read_ledger
 

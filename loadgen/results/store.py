@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from analysis.report.types import CapacityAnswer
 from analysis.schema import SCHEMA_VERSION
 from analysis.search import RunRequest
+from loadgen.common.documents import parse, read, to_json
 from loadgen.common.errors import ResultsError
-from loadgen.results.documents import parse, read, to_json
 from loadgen.results.events import EVENTS, write_events
 from loadgen.results.journal import Journal
 from loadgen.results.types import LedgerLine, Manifest, RunDocument

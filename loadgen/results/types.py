@@ -1,6 +1,6 @@
 """What an experiment leaves on the disk beside its tables: manifest, ledger lines and run documents.
 
-Each has its version in `format`; files of another one are refused (`loadgen.results.documents`). capacity.json is
+Each has its version in `format`; files of another one are refused (`loadgen.common.documents`). capacity.json is
 `analysis.report.types.CapacityAnswer`.
 """
 

@@ -25,7 +25,7 @@ NAMES = {
     # what happens meanwhile
     "ProgressEvent", "Note", "RunStarted", "Tick", "RunSealed", "RunLabel",
     # what was measured
-    "load", "Experiment",
+    "load", "Experiment", "LedgerLine", "ReplayedRun",
     # what goes wrong
     "LoadgenError", "UsageError", "ScenarioError", "ResultsError", "TargetError", "TargetUnfit", "ClientLimited",
     "Aborted",

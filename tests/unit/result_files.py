@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from analysis.search import RunRequest, SeedBook
 from analysis.verdict import RunFacts, RunVerdict, SenderFacts
+from loadgen.common.documents import members, to_json
 from loadgen.plan.types import PlanRecord, RequestFormat, Window
-from loadgen.results.documents import members, to_json
 from loadgen.results.types import LedgerLine, Machine, Manifest, RunDocument, SealedRun, TargetRecord
 
 T = TypeVar("T")

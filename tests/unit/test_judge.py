@@ -20,7 +20,7 @@ from analysis.records import columns
 from analysis.slo import Slo
 from analysis.stationarity import RATE_Z, RUN_Z
 from analysis.verdict import Criteria, RunFacts, RunVerdict
-from loadgen.results.documents import to_json
+from loadgen.common.documents import to_json
 
 CRITERIA = Criteria(slo=Slo(ttft_s=0.8, tpot_s=0.05), attain=Fraction(95, 100), replicates=5)
 N, COHORT = 1400, 1200

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.common.documents import to_json
 from loadgen.plan.arrivals import Arrivals, from_offsets
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan, record_of
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
-from loadgen.results.documents import to_json
 
 WINDOW = Window(warmup_ns=2 * NS, window_ns=10 * NS, tail_ns=3 * NS)
 LENGTHS = Lengths(input=parse_law("lognormal:200,0.7"), output=parse_law("uniform:1..50"))

@@ -21,11 +21,11 @@ from analysis.report.repeats import (
     summarise,
 )
 from analysis.search import Outcome, OutcomeName
+from loadgen.common.documents import to_json
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
 from loadgen.experiment.rehearse import Stage, rehearse, repeat, stage, variations
-from loadgen.results.documents import to_json
 from loadgen.scenario.file import load_scenario
 
 GRID = (2.0, 3.0, 4.0, 6.0, 8.0)

@@ -12,6 +12,7 @@ from result_files import document, request
 
 from analysis.tp.fit import Fit, Server, fit_passes
 from analysis.tp.passes import NotIdentified, find_passes, joined
+from loadgen.common.documents import to_json
 from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.fitting import fit_profile, write_profile
@@ -21,7 +22,6 @@ from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, Window
-from loadgen.results.documents import to_json
 from loadgen.results.events import write_events
 from loadgen.send.api import SendOptions, sampled
 

@@ -33,7 +33,7 @@ from loadgen.plan.types import NS, Int64s, RunPlan
 from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import Clock, Timer
-from loadgen.send.decide import Bounds
+from loadgen.send.decide import LiveBounds
 from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.table import Tables
 
@@ -101,7 +101,7 @@ class Dispatcher:
         self._targets = targets
         self._on_stopped = on_stopped
         self._forced = plan.format.stop == "forced"
-        self._bounds = Bounds(options.slo)
+        self._bounds = LiveBounds(options.slo)
         self._timeout_ns = round(options.timeout_s * NS)
         self._cap = options.max_concurrency
         self._window_start_ns = plan.window.warmup_ns

@@ -36,6 +36,7 @@ _BUCKET_COLUMNS = [
     "output_tokens_planned",
     "input_tokens",
     "output_tokens",
+    "first_read_tokens",
     "token_events",
     "token_reads",
     "client_queue_s",

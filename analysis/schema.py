@@ -10,6 +10,7 @@ from typing import Final
 
 __all__ = [
     "ABSENT",
+    "ANSWER_VERSION",
     "DERIVED",
     "ERRORS",
     "EVENTS_VERSION",
@@ -23,6 +24,7 @@ __all__ = [
 
 SCHEMA_VERSION: Final = 2
 EVENTS_VERSION: Final = 2  # of events.parquet; 1 had a row an event
+ANSWER_VERSION: Final = 2  # of capacity.json; 1 had no variants
 ABSENT: Final = -1
 
 OUTCOMES: Final = (

@@ -1,4 +1,4 @@
-"""The judge's inputs and verdicts, and the search's inputs: plain frozen values with dict forms.
+"""The judge's inputs and verdicts, and the search's inputs: plain frozen values.
 
 `RunFacts` is what sender and target showed; `Criteria` is what the user promised; `RunVerdict` is the outcome of one
 run and all that the search and the report need of it, small enough for one line of the ledger.
@@ -7,10 +7,10 @@ run and all that the search and the report need of it, small enough for one line
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from analysis.slo import Slo
 
@@ -18,6 +18,7 @@ __all__ = [
     "Blame",
     "Criteria",
     "Finding",
+    "JsonFloat",
     "RateVerdict",
     "RunFacts",
     "RunVerdict",
@@ -26,6 +27,18 @@ __all__ = [
     "TargetFacts",
 ]
 
+
+class _InfinityAsText:
+    """To pydantic: JSON has no infinity, so it is written as the string "inf" (and read back as any float is)."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        write = core_schema.plain_serializer_function_ser_schema(lambda v: "inf" if v == inf else v, when_used="json")
+        return {**handler(source), "serialization": write}
+
+
+JsonFloat = Annotated[float, _InfinityAsText()]
 Status = Literal["PASS", "FAIL", "INVALID"]
 Blame = Literal["client", "workload", "target", "evidence", "server"]  # server: a criterion of the verdict itself
 Severity = Literal["info", "warning", "block"]  # block: it decided (or for evidence: forbade) the verdict
@@ -142,7 +155,7 @@ class RunVerdict:
     goodput: float | None = None  # joint-good requests/s of window
     token_goodput: float | None = None  # output tokens of joint-good requests/s of window
     # metric -> {"p50", "p95", "p99", "max", "mean"} (ok) and the same suffixed "_all" (a failure is +inf)
-    summary: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    summary: Mapping[str, Mapping[str, JsonFloat]] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
     server: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # ServerView.metrics, where it was scraped
 
@@ -159,27 +172,6 @@ class RunVerdict:
     def reason(self) -> str:
         """The sentence of the finding that decided, or an empty string."""
         return next((f.text for f in self.findings if f.severity == "block"), "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict; JSON has no infinity, so a summary's +inf is the string "inf"."""
-        raw = asdict(self)
-        raw["summary"] = {
-            metric: {name: "inf" if value == inf else value for name, value in statistics.items()}
-            for metric, statistics in self.summary.items()
-        }
-        return raw
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; unknown keys are ignored (a newer writer)."""
-        known = {f.name for f in fields(cls)}
-        kept = {key: value for key, value in raw.items() if key in known}
-        kept["findings"] = tuple(Finding(**finding) for finding in kept.get("findings", ()))
-        kept["summary"] = {
-            metric: {name: float(value) for name, value in statistics.items()}
-            for metric, statistics in kept.get("summary", {}).items()
-        }
-        return cls(**kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

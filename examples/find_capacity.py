@@ -30,7 +30,7 @@ async def main(directory: str) -> None:
             case loadgen.RunSealed(run=run, verdict=verdict):
                 print(f"{run.title}: {verdict.status}, {verdict.attainment:.1%} of {verdict.cohort} requests in time")
     answer = (await sweep).answer
-    print(f"{answer['outcome']}: {answer['capacity'] or 0:.3g} requests/s, {', '.join(answer['notes'])}")
+    print(f"{answer.outcome}: {answer.capacity or 0:.3g} requests/s, {', '.join(answer.notes)}")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ import loadgen
 def main(directory: str) -> None:
     experiment = loadgen.load(directory)
     print(experiment.rates[["kind", "rate", "status", "attainment_min", "ttft_s_p95", "tpot_s_p95"]].to_string())
-    capacity = experiment.answer["capacity"]
+    capacity = experiment.answer.capacity
     if capacity is None:
-        sys.exit(f"no capacity: {experiment.answer['reason']}")
+        sys.exit(f"no capacity: {experiment.answer.reason}")
     requests = experiment.requests(rate=capacity, cohort=True, columns=["input_tokens", "ttft_s", "tpot_s"])
     print(f"{len(requests)} requests at {capacity:.3g} requests/s")
     print(requests[["ttft_s", "tpot_s"]].quantile([0.5, 0.95, 0.99]).to_string())

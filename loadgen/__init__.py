@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     from loadgen.experiment.measured import Experiment, load
     from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
     from loadgen.experiment.progress import Note, ProgressEvent, RunLabel, RunSealed, RunStarted, Tick
+    from loadgen.experiment.replay import ReplayedRun
     from loadgen.experiment.work import Work
+    from loadgen.results.types import LedgerLine
     from loadgen.scenario.file import load_scenario
     from loadgen.scenario.model import Scenario
     from loadgen.target.survey import Survey
@@ -76,9 +78,11 @@ __all__ = [
     "ClientLimited",
     "Experiment",
     "Forecast",
+    "LedgerLine",
     "LoadgenError",
     "Note",
     "ProgressEvent",
+    "ReplayedRun",
     "ResultsError",
     "RunLabel",
     "RunSealed",
@@ -121,7 +125,9 @@ _AT = {
     "experiment.prepare": ("Setup", "prepare", "resumed_scenario"),
     "experiment.measured": ("Experiment", "load"),
     "experiment.progress": ("Note", "ProgressEvent", "RunLabel", "RunSealed", "RunStarted", "Tick"),
+    "experiment.replay": ("ReplayedRun",),
     "experiment.work": ("Work",),
+    "results.types": ("LedgerLine",),
     "scenario.file": ("load_scenario",),
     "scenario.model": ("Scenario",),
     "target.survey": ("Survey",),

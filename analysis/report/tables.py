@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.report.capacity import LATENCIES, PERCENTILES
 from analysis.report.cause import cause
+from analysis.report.types import CapacityAnswer, Conditions, RateRow
 from analysis.slo import Slo
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
@@ -23,7 +23,6 @@ __all__ = [
     "verdict_table",
 ]
 
-Row = Mapping[str, Any]
 LATE_CLIENT = (
     "This machine was late, not the server: stop other programs here, give loadgen cores of its own "
     "(taskset -c 2,3 loadgen …), or run it on another machine."
@@ -41,9 +40,9 @@ class Table:
     left: frozenset[str] = frozenset({"check", "bucket", "run", "status", "metric"})
 
 
-def verdict_table(answer: Row) -> Table:
+def verdict_table(answer: CapacityAnswer) -> Table:
     """One row a rate: offered against realised and sent rate, attainment, goodput, output tokens/s, errors, check."""
-    word = _word(answer)
+    word = _word(answer.conditions)
     return Table(
         title=f"Rates (requests/s). Attainment: worst (the floor, which decides) to best {word}; "
         f"goodput and its tokens/s: of the worst {word}",
@@ -52,55 +51,53 @@ def verdict_table(answer: Row) -> Table:
     )
 
 
-def _verdict_row(row: Row, confirmed: bool) -> tuple[str, ...]:
-    bound = "≤ " if row["floor_is_bound"] else ""
-    runs = str(row["runs"]) + (f" (+{row['invalid_runs']} invalid)" if row["invalid_runs"] else "")
-    realised, sent = (_span(row[name], lambda rate: f"{rate:.3g}") for name in ("realised_rate", "sent_rate"))
+def _verdict_row(row: RateRow, confirmed: bool) -> tuple[str, ...]:
+    bound = "≤ " if row.floor_is_bound else ""
+    runs = str(row.runs) + (f" (+{row.invalid_runs} invalid)" if row.invalid_runs else "")
+    realised, sent = (_span(rates, lambda rate: f"{rate:.3g}") for rates in (row.realised_rate, row.sent_rate))
     return (
-        _rate(row["rate"]),
+        _rate(row.rate),
         realised if realised == sent else f"{realised} / {sent}",
         runs,
-        "–" if row["attainment"] is None else f"{bound}{_span(row['attainment'], _percent)}%",
-        "–" if row["goodput"] is None else f"{row['goodput'][0]:.3g}",
-        "–" if row["token_goodput"] is None else f"{row['token_goodput'][0]:.0f}",
-        str(row["errors"]),
+        "–" if row.attainment is None else f"{bound}{_span(row.attainment, _percent)}%",
+        "–" if row.goodput is None else f"{row.goodput[0]:.3g}",
+        "–" if row.token_goodput is None else f"{row.token_goodput[0]:.0f}",
+        str(row.errors),
         _check(row, confirmed),
     )
 
 
-def failures(answer: Row) -> list[str]:
+def failures(answer: CapacityAnswer) -> list[str]:
     """One line a failing rate: the one cause it has."""
     return [
-        f"{_rate(row['rate'])} requests/s fails: {row.get('cause') or row['reason']}."
+        f"{_rate(row.rate)} requests/s fails: {row.cause or row.reason}."
         for row, _ in _all_rates(answer)
-        if row["check"] == "FAIL"
+        if row.check == "FAIL"
     ]
 
 
-def latency_table(answer: Row) -> Table:
+def latency_table(answer: CapacityAnswer) -> Table:
     """One row a rate: p50 / p95 / p99 of each latency among ok requests, ms, the worst of the runs."""
     return Table(
         title="Latencies of ok requests, ms: p50/p95/p99, each the worst of the runs",
         columns=("rate", *(_NAMES[metric] for metric in LATENCIES), "check"),
         rows=tuple(
-            (_rate(row["rate"]), *(_percentiles(row["worst"][metric]) for metric in LATENCIES), _check(row, confirmed))
+            (_rate(row.rate), *(_percentiles(row.worst[metric]) for metric in LATENCIES), _check(row, confirmed))
             for row, confirmed in _all_rates(answer)
         ),
     )
 
 
-def bucket_table(answer: Row) -> Table:
+def bucket_table(answer: CapacityAnswer) -> Table:
     """One row a rate and (input, output) bucket: how many, attainment, p95 of each latency, ms, all runs pooled."""
     rows = []
     for row, confirmed in _all_rates(answer):
-        for bucket in row["buckets"]:
-            cells = (
-                _ms(bucket[metric].get("p95")) if bucket.get(metric) else "–"
-                for metric in ("ttft_s", "tpot_s", "e2e_s")
+        for bucket in row.buckets:
+            cells = (_ms(found.get("p95")) for found in (bucket.ttft_s, bucket.tpot_s, bucket.e2e_s))
+            label = f"in {_tokens(bucket.input_tokens)}, out {_tokens(bucket.output_tokens)}"
+            rows.append(
+                (_rate(row.rate), label, str(bucket.n), f"{bucket.attainment:.2%}", *cells, _check(row, confirmed))
             )
-            attained = "–" if bucket["attainment"] is None else f"{bucket['attainment']:.2%}"
-            label = f"in {_tokens(bucket['input_tokens'])}, out {_tokens(bucket['output_tokens'])}"
-            rows.append((_rate(row["rate"]), label, str(bucket["n"]), attained, *cells, _check(row, confirmed)))
     return Table(
         title="By (input, output) bucket, tokens; p95 in ms, all runs of the rate pooled",
         columns=("rate", "bucket", "n", "attainment", "TTFT p95", "TPOT p95", "E2E p95", "check"),
@@ -146,28 +143,28 @@ def _served(run: RunVerdict) -> list[str]:
     return [f"goodput {run.goodput:.3g} requests/s, {run.token_goodput:.0f} output tokens/s"]
 
 
-def sentences(answer: Row) -> list[str]:
+def sentences(answer: CapacityAnswer) -> list[str]:
     """What was found, what it proves, under which conditions, and what stands beside it."""
     return [
         _headline(answer),
         *failures(answer),
         *_diagnosis(answer),
         *_proof(answer),
-        _conditions(answer["conditions"]),
+        _conditions(answer.conditions),
         *_beside(answer),
-        *answer["notes"],
+        *answer.notes,
     ]
 
 
-def _headline(answer: Row) -> str:
-    low, high = answer["bracket"]
-    capacity = answer["capacity"]
-    reason = f": {answer['reason']}" if answer["reason"] else ""
-    match answer["outcome"]:
+def _headline(answer: CapacityAnswer) -> str:
+    low, high = answer.bracket
+    capacity = answer.capacity
+    reason = f": {answer.reason}" if answer.reason else ""
+    match answer.outcome:
         case "FOUND":
             return (
                 f"FOUND: capacity is {_rate(capacity)} requests/s, bracket {_rate(capacity)}..{_rate(high)}: "
-                f"{_rate(capacity)} keeps the SLO in every {_word(answer)}, {_rate(high)} does not."
+                f"{_rate(capacity)} keeps the SLO in every {_word(answer.conditions)}, {_rate(high)} does not."
             )
         case "ABOVE_RANGE":
             return f"ABOVE_RANGE: capacity is at least {_rate(capacity)} requests/s, the highest rate of the range."
@@ -185,25 +182,23 @@ def _headline(answer: Row) -> str:
             return f"{name}: no capacity is claimed{reason}.{known}{helps}"
 
 
-def _word(answer: Row) -> str:
+def _word(conditions: Conditions) -> str:
     """What a replicate is called: blocks of one history, or repeats of one window, are not independent runs."""
-    conditions = answer["conditions"]
-    if conditions["cache"] == "keep":
+    if conditions.cache == "keep":
         return "block"
-    word = str(conditions.get("replicates", "replicate"))
-    return "run" if word == "replicate" else word
+    return "run" if conditions.replicates == "replicate" else conditions.replicates
 
 
-def _diagnosis(answer: Row) -> list[str]:
-    why = answer.get("diagnosis", "")
-    if not why:
+def _diagnosis(answer: CapacityAnswer) -> list[str]:
+    failing = answer.bracket[1]
+    if failing is None or not answer.diagnosis:
         return []
-    return [f"Diagnosis of {_rate(answer['bracket'][1])} requests/s:", *(f"  {step}" for step in why.split("\n"))]
+    return [f"Diagnosis of {_rate(failing)} requests/s:", *(f"  {step}" for step in answer.diagnosis.split("\n"))]
 
 
-def _proof(answer: Row) -> list[str]:
-    passes, bound = answer["proof"]["passes"], answer["proof"]["pass_share_lower_bound"]
-    if not passes or bound is None or _word(answer) != "run":
+def _proof(answer: CapacityAnswer) -> list[str]:
+    passes, bound = answer.proof.passes, answer.proof.pass_share_lower_bound
+    if not passes or bound is None or _word(answer.conditions) != "run":
         return []  # blocks of one history are not independent trials
     return [
         f"{passes} of {passes} fresh runs passed: at 95 % confidence at least {bound:.0%} of such runs "
@@ -211,49 +206,51 @@ def _proof(answer: Row) -> list[str]:
     ]
 
 
-def _conditions(conditions: Row) -> str:
-    target = conditions["target"] + (" (SIMULATED, no real server)" if conditions["simulated"] else "")
-    window_s, word = conditions["window_s"], _word({"conditions": conditions})
-    measured = f"{conditions['cohort']} requests" if window_s is None else format_duration(window_s)
+def _conditions(conditions: Conditions) -> str:
+    target = conditions.target + (" (SIMULATED, no real server)" if conditions.simulated else "")
+    window_s, word = conditions.window_s, _word(conditions)
+    measured = f"{conditions.cohort} requests" if window_s is None else format_duration(window_s)
     return (
-        f"Valid for: {target}, model {conditions['model']}; {conditions['slo']} for {conditions['attain_text']} of "
-        f"requests, errors ≤ {conditions['max_error_rate']}; R = {conditions['runs']} {word}s of {measured} after "
-        f"{format_duration(conditions['warmup_s'])} warm-up; {conditions['workload']}; "
-        f"{conditions['arrivals']} arrivals."
+        f"Valid for: {target}, model {conditions.model}; {conditions.slo} for {conditions.attain_text} of "
+        f"requests, errors ≤ {conditions.max_error_rate}; R = {conditions.runs} {word}s of {measured} after "
+        f"{format_duration(conditions.warmup_s)} warm-up; {conditions.workload}; "
+        f"{conditions.arrivals} arrivals."
     )
 
 
-def _beside(answer: Row) -> list[str]:
-    beside = answer["beside"]
-    attain = answer["conditions"]["attain_text"]
+def _beside(answer: CapacityAnswer) -> list[str]:
+    more = answer.beside
+    attain = answer.conditions.attain_text
     parts = []
-    if (crossing := beside["mean_crossing_rate"]) is not None:
-        most = "at most " if beside["mean_crossing_is_bound"] else ""
+    if (crossing := more.mean_crossing_rate) is not None:
+        most = "at most " if more.mean_crossing_is_bound else ""
         parts.append(f"the mean attainment crosses {attain} at {most}{_rate(crossing)} requests/s")
-    if (sd := beside["between_run_sd"]) is not None:
-        at = _rate(beside["between_run_sd_at"])
+    if (sd := more.between_run_sd) is not None:
+        at = _rate(more.between_run_sd_at)
         parts.append(f"attainment varies between runs by {sd * 100:.2f} points (sd) at {at}")
-    window, measured = beside["window_to_agree_s"], answer["conditions"]["window_s"]
+    window, measured = more.window_to_agree_s, answer.conditions.window_s
     if window is not None and window == measured:
         parts.append("floor and mean agree within the grid width")
-    elif window is not None and window > measured:
-        most = "at most " if beside["mean_crossing_is_bound"] else ""
+    elif window is not None and measured is not None and window > measured:
+        most = "at most " if more.mean_crossing_is_bound else ""
         parts.append(f"floor and mean would agree within the grid width at windows of {most}{format_duration(window)}")
     found = [f"Additional statistics (they decide nothing): {'; '.join(parts)}."] if parts else []
-    return found + [f"Note: {finding['text']}" for finding in answer["findings"]]
+    return found + [f"Note: {finding.text}" for finding in answer.findings]
 
 
-def _all_rates(answer: Row) -> list[tuple[Row, bool]]:
-    rows = [(row, False) for row in answer["rates"]] + [(row, True) for row in answer["proofs"]]
-    return sorted(rows, key=lambda pair: (pair[0]["rate"], pair[1]))
+def _all_rates(answer: CapacityAnswer) -> list[tuple[RateRow, bool]]:
+    rows = [(row, False) for row in answer.rates] + [(row, True) for row in answer.proofs]
+    return sorted(rows, key=lambda pair: (pair[0].rate, pair[1]))
 
 
-def _check(row: Row, confirmed: bool) -> str:
-    check = "explored" if row["check"] == "INCOMPLETE" and row["runs"] and not confirmed else row["check"]
+def _check(row: RateRow, confirmed: bool) -> str:
+    check = "explored" if row.check == "INCOMPLETE" and row.runs and not confirmed else row.check
     return f"{check} fresh" if confirmed else str(check)
 
 
-def _rate(rate: float) -> str:
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return "?"
     return f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
 
 
@@ -276,7 +273,7 @@ def _ms(seconds: float | None) -> str:
     return f"{seconds * 1e3:.1f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
-def _percentiles(found: Row) -> str:
+def _percentiles(found: Mapping[str, float | None]) -> str:
     return "/".join(_ms(found[p]) for p in PERCENTILES)
 
 

@@ -3,9 +3,20 @@
 from analysis.search.expect import Bill, CostModel, Expectation, expect
 from analysis.search.machine import Search
 from analysis.search.rates import Grid, RateList, RatePlan, RateRange, parse_rates
-from analysis.search.types import Kind, Outcome, OutcomeName, RunRequest, SearchSpec, SeedBook, Support, exit_code
+from analysis.search.types import (
+    VARIANT,
+    Kind,
+    Outcome,
+    OutcomeName,
+    RunRequest,
+    SearchSpec,
+    SeedBook,
+    Support,
+    exit_code,
+)
 
 __all__ = [
+    "VARIANT",
     "Bill",
     "CostModel",
     "Expectation",

@@ -36,7 +36,17 @@ from typing import Final, Self
 
 from analysis.search.evidence import End, Evidence, Level
 from analysis.search.intervals import pass_share_bound
-from analysis.search.types import Kind, Outcome, OutcomeName, RunRequest, SearchSpec, SeedBook, StopName, Support
+from analysis.search.types import (
+    VARIANT,
+    Kind,
+    Outcome,
+    OutcomeName,
+    RunRequest,
+    SearchSpec,
+    SeedBook,
+    StopName,
+    Support,
+)
 from analysis.verdict import Criteria, Finding, RunVerdict
 
 __all__ = ["SENTINEL_EVERY", "Search", "coarse_steps"]
@@ -63,8 +73,8 @@ def coarse_steps(grid: Sequence[float]) -> tuple[int, ...]:
 class Search:
     """Ask/tell; the module says how. Raises `ValueError` for a seed book that cannot serve the spec."""
 
-    def __init__(self, spec: SearchSpec, seeds: SeedBook, criteria: Criteria) -> None:
-        self._spec = spec
+    def __init__(self, spec: SearchSpec, seeds: SeedBook, criteria: Criteria, *, variant: str = VARIANT) -> None:
+        self._spec, self._variant = spec, variant
         self._evidence = Evidence(spec, seeds, criteria)
         rates = self._evidence.rates
         self._coarse = coarse_steps(rates)
@@ -81,13 +91,19 @@ class Search:
 
     @classmethod
     def replay(
-        cls, spec: SearchSpec, seeds: SeedBook, criteria: Criteria, pairs: Iterable[tuple[RunRequest, RunVerdict]]
+        cls,
+        spec: SearchSpec,
+        seeds: SeedBook,
+        criteria: Criteria,
+        pairs: Iterable[tuple[RunRequest, RunVerdict]],
+        *,
+        variant: str = VARIANT,
     ) -> Self:
         """The search after `pairs`. Raises `ValueError` if this search would not have asked for these runs.
 
         Where pairs follow an end by client blame, the experiment was resumed there.
         """
-        search = cls(spec, seeds, criteria)
+        search = cls(spec, seeds, criteria, variant=variant)
         for request, verdict in pairs:
             search.retry()
             search.tell(request, verdict)
@@ -217,6 +233,7 @@ class Search:
             seed=seed,
             attempt=attempt,
             key=f"rate={rate:.{self._decimals}f}/{step}rep={replicate:02d}-seed={seed}{again}",
+            variant=self._variant,
         )
 
     def _take_sentinel(self, verdict: RunVerdict) -> End | None:

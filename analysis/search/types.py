@@ -1,15 +1,25 @@
-"""Inputs, requests and outcomes of a search: plain frozen values with JSON-ready dict forms."""
+"""Inputs, requests and outcomes of a search: plain frozen values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import InitVar, dataclass, field
+from typing import Final, Literal
 
 from analysis.search.rates import Grid, RateList, RatePlan, RateRange
 from analysis.verdict import Finding, RateVerdict
 
-__all__ = ["Kind", "Outcome", "OutcomeName", "RunRequest", "SearchSpec", "SeedBook", "StopName", "Support", "exit_code"]
+__all__ = [
+    "VARIANT",
+    "Kind",
+    "Outcome",
+    "OutcomeName",
+    "RunRequest",
+    "SearchSpec",
+    "SeedBook",
+    "StopName",
+    "Support",
+    "exit_code",
+]
 
 # explore: a paired seed, the same at every rate; prove: a seed of a candidate's block; recheck: a failed run again
 Kind = Literal["sentinel", "explore", "prove", "recheck"]
@@ -28,6 +38,7 @@ OutcomeName = Literal[
 ]
 # what ends a search from outside
 StopName = Literal["BUDGET_EXHAUSTED", "ABORTED", "CLIENT_LIMITED", "UNSTABLE_TARGET", "UNFINISHED"]
+VARIANT: Final = "main"  # of an experiment that compares nothing
 Support = Literal["explored", "proved"]  # passes of exploring runs only; R passes of R fresh runs
 
 
@@ -119,7 +130,10 @@ class SeedBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The run to do next. `key` is unique in the experiment and a relative path: the run's directory."""
+    """The run to do next. `key` is unique among the runs of its variant, `path` in the experiment.
+
+    Both are relative paths. A variant is one of the setups that an experiment compares, each with a search of its own.
+    """
 
     kind: Kind
     rate: float
@@ -129,15 +143,12 @@ class RunRequest:
     seed: int
     attempt: int  # runs of this kind, rate and replicate that went before
     key: str
+    variant: str = VARIANT
 
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**raw)
+    @property
+    def path(self) -> str:
+        """The run's directory below `runs/`: what names it in the whole experiment."""
+        return f"{self.variant}/{self.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +182,6 @@ class Outcome:
     proof: float | None = None
     runs: int = 0
     findings: tuple[Finding, ...] = field(default=())
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return asdict(self)
 
 
 def exit_code(outcome: Outcome, require: float | None = None) -> int:

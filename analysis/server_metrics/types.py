@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -213,19 +213,6 @@ class ServerView:
     def value(self, metric: str, statistic: str) -> float | None:
         """One number, or `None` if it was not measured."""
         return self.metrics.get(metric, {}).get(statistic)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, without the samples, which are in target.parquet."""
-        return {
-            "metrics": {name: dict(found) for name, found in self.metrics.items()},
-            "sources": [
-                {name: getattr(source, name) for name in SourceReport.__slots__} for source in self.sources
-            ],
-            "restarts": list(self.restarts),
-            "not_measured": list(self.not_measured),
-            "engines": self.engines,
-            "span_s": self.span_s,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

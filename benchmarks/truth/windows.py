@@ -24,9 +24,9 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
             row = plan_row(
                 RehearsedPlan(window_s=scenario.window, cohort=None, runs=runs, repeats=tuple(repeats)), grid
             )
-            ends = [row[name]["rate"] for name in ("p10", "median", "p90")]
+            ends = [None if place is None else place.rate for place in (row.p10, row.median, row.p90)]
             rows.append(
-                [window, str(runs), *(f"{end:.2f}" if end else "–" for end in ends), f"{row['within_one_step']:.0%}",
-                 f"{row['runs_made']:.0f}", f"{row['hours']:.1f}"]
+                [window, str(runs), *(f"{end:.2f}" if end else "–" for end in ends), f"{row.within_one_step:.0%}",
+                 f"{row.runs_made:.0f}", f"{row.hours:.1f}"]
             )  # fmt: skip
     board.table(["window", "R", "λ* p10", "median", "p90", "within a step of the median", "runs", "hours"], rows)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import orjson
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -24,10 +22,12 @@ from analysis.report.tables import (
     sentences,
     verdict_table,
 )
+from analysis.report.types import CapacityAnswer
 from analysis.slo import Slo
 from analysis.text import printable
 from analysis.units import format_duration
-from analysis.verdict import RunVerdict
+from loadgen import LedgerLine, ReplayedRun
+from loadgen.common.documents import to_json
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
 
@@ -35,26 +35,26 @@ _DOUBTFUL = re.compile(r"[^ -~\n]")
 _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 
-def print_answer(answer: Mapping[str, Any], *, buckets: bool) -> None:
+def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
     """The tables and sentences of a sweep on stdout."""
-    if answer["rates"]:
+    if answer.rates:
         print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
 
 
-def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
+def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
-    verdict = RunVerdict.from_dict(line["verdict"])
+    verdict = line.verdict
     server = server_table(verdict)
     print_tables(run_table(verdict), *([] if server is None else [server]))
     print_lines(*run_sentences(verdict, slo))
-    if absent := line.get("not_measured"):
-        print_lines(f"not measured: {'; '.join(absent)}")
-    if why := line.get("diagnosis"):
-        print_lines("Diagnosis:", *(f"  {step}" for step in why.split("\n")))
+    if line.not_measured:
+        print_lines(f"not measured: {'; '.join(line.not_measured)}")
+    if line.diagnosis:
+        print_lines("Diagnosis:", *(f"  {step}" for step in line.diagnosis.split("\n")))
     print_lines(*notes)
-    if (replayed := line.get("replay")) is not None:
-        print_lines(*_replayed_lines(replayed))
+    if isinstance(line, ReplayedRun):
+        print_lines(*_replayed_lines(line))
 
 
 def print_tables(*tables: Table) -> None:
@@ -84,35 +84,34 @@ def print_lines(*lines: str) -> None:
         console.print(Text(printable(line)))
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: object) -> None:
     """One JSON document on stdout, in which nothing can move a terminal: JSON escapes what is not printable."""
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    text = to_json(value, indent=2).decode() + "\n"
     text = _DOUBTFUL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()
 
 
-def _replayed_lines(told: Mapping[str, Any]) -> list[str]:
+def _replayed_lines(line: ReplayedRun) -> list[str]:
     """What only a replay has to say."""
-    lines = [f"replayed: {told['origin']}"]
-    if (blocked := told["blocked"]) is not None:
+    told = line.replay
+    lines = [f"replayed: {told.origin}"]
+    if (blocked := told.blocked) is not None:
         lines.append(
             "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
             "a capacity"
         )
-        waits = (
-            f" for p50 {format_duration(blocked['p50_s'])}, p95 {format_duration(blocked['p95_s'])}, at most "
-            f"{format_duration(blocked['max_s'])}, {format_duration(blocked['total_s'])} in all"
-            if blocked["blocked"]
-            else ""
-        )
-        lines.append(f"blocked: {blocked['blocked']} of {blocked['turns']} later turns{waits}")
-    if (prefix := told["prefix"]) is not None:
-        cached = "the server did not say" if prefix["cached"] is None else f"{prefix['cached']:.2%} were"
-        lines.append(
-            f"prefix cache: the block ids allow {prefix['allowed']:.2%} of input tokens to be cached; {cached}"
-        )
-    return [*lines, f"schedule sha256 {told['schedule_sha256']}", f"workload sha256 {told['workload_sha256']}"]
+        waits = ""
+        if blocked.p50_s is not None and blocked.p95_s is not None and blocked.max_s is not None:
+            waits = (
+                f" for p50 {format_duration(blocked.p50_s)}, p95 {format_duration(blocked.p95_s)}, at most "
+                f"{format_duration(blocked.max_s)}, {format_duration(blocked.total_s)} in all"
+            )
+        lines.append(f"blocked: {blocked.blocked} of {blocked.turns} later turns{waits}")
+    if (prefix := told.prefix) is not None:
+        cached = "the server did not say" if prefix.cached is None else f"{prefix.cached:.2%} were"
+        lines.append(f"prefix cache: the block ids allow {prefix.allowed:.2%} of input tokens to be cached; {cached}")
+    return [*lines, f"schedule sha256 {told.schedule_sha256}", f"workload sha256 {told.workload_sha256}"]
 
 
 def _console() -> Console:

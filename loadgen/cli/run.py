@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.verdict import RunVerdict
 from loadgen import Experiment, Note, Scenario, ScenarioError, load_scenario, run
 from loadgen.cli import app
 from loadgen.cli.display import open_display
@@ -51,5 +50,5 @@ def run_command(
 def exit_code_of(measured: Experiment) -> int:
     """Of a single run: without an SLO of one's own only an INVALID one says something."""
     (line,), scenario = measured.ledger, measured.scenario
-    verdict = RunVerdict.from_dict(line["verdict"])
+    verdict = line.verdict
     return {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if scenario.slo else 4 * (verdict.status == "INVALID")

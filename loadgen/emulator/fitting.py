@@ -20,6 +20,7 @@ from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.profiles import parse_profile, read_profile
 from loadgen.results.events import read_events
+from loadgen.results.store import read_run
 
 __all__ = ["FittedProfile", "fit_profile", "write_profile"]
 
@@ -100,6 +101,7 @@ def _runs(results: Path) -> list[Path]:
 
 
 def _passes(run: Path) -> Passes:
+    read_run(run)  # refuses what another version wrote
     events = read_events(run)
     try:
         requests = pd.read_parquet(run / "requests.parquet")

@@ -6,12 +6,12 @@ import datetime
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 
+from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, RunRequest, Search
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import TargetError
@@ -27,10 +27,9 @@ from loadgen.experiment.sut import Sut
 from loadgen.results.answer import assemble, judged_runs
 from loadgen.results.manifest import machine, versions
 from loadgen.results.store import ExperimentStore, read_ledger
+from loadgen.results.types import ExperimentKind, LedgerLine, Manifest, TargetRecord
 
 __all__ = ["opened_runner", "single_run", "sweep"]
-
-FORMAT = 1
 
 
 @asynccontextmanager
@@ -38,7 +37,7 @@ async def opened_runner(
     setup: Setup,
     directory: Path,
     *,
-    kind: str,
+    kind: ExperimentKind,
     resume: bool,
     progress: Progress,
     stop: anyio.Event,
@@ -109,7 +108,7 @@ async def sweep(
     progress: Progress,
     stop: anyio.Event,
     began_s: float | None = None,
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[Outcome, CapacityAnswer]:
     """Search or tabulate; the outcome, and the answer as written to capacity.json.
 
     `began_s` is when the command started, on the monotonic clock: the time budget counts from there. The answer is
@@ -117,7 +116,7 @@ async def sweep(
     """
     started_s = time.monotonic() if began_s is None else began_s
     search = setup.search()
-    ledger: list[dict[str, Any]] = []
+    ledger: list[LedgerLine] = []
     if resume:
         search = Search.replay(
             setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), judged_runs(directory)
@@ -135,36 +134,38 @@ async def sweep(
             outcome = await run_search(search, runner, budget)
         except TargetError as error:
             ended = search.stop("UNSTABLE_TARGET", str(error))
-            runner.store.answer(assemble(directory, setup.scenario, runner.ready.workload, setup.spec, ended))
+            runner.store.answer(assemble(directory, setup.scenario, setup.spec, ended))
             raise
-        answer = assemble(directory, setup.scenario, runner.ready.workload, setup.spec, outcome)
+        answer = assemble(directory, setup.scenario, setup.spec, outcome)
         runner.store.answer(answer)
         return outcome, answer
 
 
-def _manifest(setup: Setup, sut: Sut, ready: Preparation, *, kind: str, environment: dict[str, str]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "kind": kind,
-        "id": ready.experiment_id,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "scenario": setup.scenario.stored(),
-        "scenario_sha256": setup.scenario.sha256,
-        "seeds": asdict(setup.seeds),
-        "warmup_s": ready.warmup_s,
-        "residence_s": ready.residence_s,
-        "versions": versions(),
-        "machine": machine(),
-        "target": {
-            "label": sut.label,
-            "simulated": sut.simulated,
-            "model": sut.model,
-            "identity": ready.identity,
-            "environment": environment,
-            "notes": setup.scenario.stored().get("note", {}),
-            "format": asdict(ready.workload.format),
-            "content_unpaired": ready.terms.content_unpaired,
-            "events_per_read": ready.terms.events_per_read,
-        },
-        "notes": [*sut.notes, *setup.workload.notes, *ready.notes],
-    }
+def _manifest(
+    setup: Setup, sut: Sut, ready: Preparation, *, kind: ExperimentKind, environment: dict[str, str]
+) -> Manifest:
+    stored = setup.scenario.stored()
+    return Manifest(
+        kind=kind,
+        id=ready.experiment_id,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        scenario=stored,
+        scenario_sha256=setup.scenario.sha256,
+        seeds=setup.seeds,
+        warmup_s=ready.warmup_s,
+        residence_s=ready.residence_s,
+        versions=versions(),
+        machine=machine(),
+        target=TargetRecord(
+            label=sut.label,
+            simulated=sut.simulated,
+            model=sut.model,
+            identity=ready.identity,
+            environment=environment,
+            notes=stored.get("note", {}),
+            format=ready.workload.format,
+            content_unpaired=ready.terms.content_unpaired,
+            events_per_read=ready.terms.events_per_read,
+        ),
+        notes=(*sut.notes, *setup.workload.notes, *ready.notes),
+    )

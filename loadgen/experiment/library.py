@@ -12,6 +12,7 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
+from analysis.report.repeats import RehearsalReport
 from analysis.search import Outcome
 from loadgen.common.errors import ScenarioError, UsageError
 from loadgen.experiment import rehearse as rehearsing
@@ -110,7 +111,7 @@ def _single(
     return Work(start, progress)
 
 
-def rehearse(scenario: Scenario | Setup, repeats: int, *, progress: Callback | None = None) -> Work[dict[str, Any]]:
+def rehearse(scenario: Scenario | Setup, repeats: int, *, progress: Callback | None = None) -> Work[RehearsalReport]:
     """Repeat a sweep in virtual time: where its answer lands and what it costs, as `loadgen sweep --rehearse --json`.
 
     Nothing is written to the disk. Processes share the repeats, so a script that calls this needs the usual
@@ -119,11 +120,11 @@ def rehearse(scenario: Scenario | Setup, repeats: int, *, progress: Callback | N
     """
     setup = _rehearsed(scenario)
 
-    async def start(told: Progress, stop: anyio.Event) -> dict[str, Any]:
+    async def start(told: Progress, stop: anyio.Event) -> RehearsalReport:
         loop = asyncio.get_running_loop()
         notes = Progress(lambda event: loop.call_soon_threadsafe(told.tell, event))
 
-        def repeat() -> dict[str, Any]:
+        def repeat() -> RehearsalReport:
             return rehearsing.rehearse(rehearsing.plan_rehearsal(setup), repeats, progress=notes, stopped=stop.is_set)
 
         return await anyio.to_thread.run_sync(repeat)
@@ -153,7 +154,7 @@ def replay_sync(scenario: Scenario, directory: str | Path, *, progress: Callback
     return replay(scenario, directory, progress=progress).result()
 
 
-def rehearse_sync(scenario: Scenario | Setup, repeats: int, *, progress: Callback | None = None) -> dict[str, Any]:
+def rehearse_sync(scenario: Scenario | Setup, repeats: int, *, progress: Callback | None = None) -> RehearsalReport:
     """As `rehearse`, to its end, in this thread, so that Ctrl-C ends it at once (`Aborted`)."""
     return rehearsing.rehearse(rehearsing.plan_rehearsal(_rehearsed(scenario)), repeats, progress=Progress(progress))
 

@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import anyio
 import anyio.to_thread
@@ -21,6 +20,7 @@ from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.types import RunPlan
+from loadgen.results.look import Look
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
@@ -201,9 +201,9 @@ class LiveSut:
         """See `Sut`."""
         return await self.between.settled()
 
-    def looks(self) -> list[dict[str, Any]]:
+    def looks(self) -> tuple[Look, ...]:
         """See `Sut`."""
-        return [asdict(look) for look in self.between.take_looks()]
+        return tuple(self.between.take_looks())
 
     async def identity(self) -> Mapping[str, str]:
         """See `Sut`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, Search
 from loadgen.common.errors import ResultsError
 from loadgen.experiment.prepare import prepare
@@ -13,7 +15,8 @@ from loadgen.experiment.replay import replayed
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results import frames
 from loadgen.results.answer import assemble, judged_runs, notes
-from loadgen.results.store import read_json, read_ledger
+from loadgen.results.store import holds_experiment, read_answer, read_experiment, read_ledger
+from loadgen.results.types import LedgerLine, Manifest
 from loadgen.scenario.model import Scenario
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ def load(directory: str | Path) -> Experiment:
     Its contents are read when they are first asked for; what raises then is `ResultsError`, too.
     """
     directory = Path(directory)
-    if not (directory / "experiment.json").exists():
+    if not holds_experiment(directory):
         raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
     return Experiment(directory)
 
@@ -47,19 +50,19 @@ class Experiment:
         return f"<loadgen.Experiment {str(self.directory)!r}>"
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """experiment.json: scenario, seeds, versions, machine and target."""
-        return read_json(self.directory / "experiment.json")
+        return read_experiment(self.directory)
 
     @property
     def kind(self) -> str:
         """`sweep`, `run` or `replay`."""
-        return str(self.manifest.get("kind"))
+        return self.manifest.kind
 
     @cached_property
     def scenario(self) -> Scenario:
         """The settings it was measured with."""
-        return Scenario.restore(self.manifest["scenario"])
+        return Scenario.restore(self.manifest.scenario)
 
     @property
     def notes(self) -> list[str]:
@@ -67,17 +70,16 @@ class Experiment:
         return notes(self.scenario, self.manifest)
 
     @cached_property
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> CapacityAnswer:
         """What capacity.json holds: capacity, bracket, rates, reasons and conditions.
 
         Of a sweep that has not ended: what its sealed runs add up to so far. Raises `ResultsError` for a single run.
         """
         self._sweep_only("answer")
-        stored = self.directory / "capacity.json"
-        if stored.exists():
-            return read_json(stored)
+        if (stored := read_answer(self.directory)) is not None:
+            return stored
         setup = prepare(self.scenario)
-        return assemble(self.directory, setup.scenario, setup.workload, setup.spec, self.outcome)
+        return assemble(self.directory, setup.scenario, setup.spec, self.outcome)
 
     @cached_property
     def outcome(self) -> Outcome:
@@ -91,11 +93,11 @@ class Experiment:
         return search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {self.directory}")
 
     @cached_property
-    def ledger(self) -> list[dict[str, Any]]:
+    def ledger(self) -> Sequence[LedgerLine]:
         """The sealed runs in order, as verdicts.jsonl has them; of a replay with what only a replay has to say."""
         lines = read_ledger(self.directory)
         if self.kind == "replay":
-            return [{**line, "replay": replayed(self.directory, line)} for line in lines]
+            return [replayed(self.directory, line) for line in lines]
         return lines
 
     @cached_property

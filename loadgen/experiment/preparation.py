@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import anyio
-import orjson
 
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.common.stopping import unless_stopped
@@ -24,7 +22,7 @@ from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.warmup import warm_again, warm_target, warmup_note
 from loadgen.plan.lengths import MAX_TOKENS
 from loadgen.plan.types import RequestFormat
-from loadgen.results.store import read_json
+from loadgen.results.store import read_experiment
 from loadgen.workload.workload import Workload
 
 __all__ = ["Preparation", "check_context", "prepare_target", "resume_target"]
@@ -85,27 +83,27 @@ async def resume_target(
     `Aborted`.
     """
     scenario, lowest_rate = setup.scenario, setup.spec.grid[0]
-    stored = read_json(directory / "experiment.json")
+    stored = read_experiment(directory)
     workload = _adapted(setup.workload, sut)
     identity_now = await _identity(sut, progress, stop)
-    _check_format(stored["target"].get("format"), workload.format, directory)
-    identity = _began_on(stored["target"].get("identity", identity_now), identity_now, sut, directory, progress)
-    experiment_id = stored["id"]
+    _check_format(stored.target.format, workload.format, directory)
+    identity = _began_on(stored.target.identity, identity_now, sut, directory, progress)
+    experiment_id = stored.id
     # must not meet the prefixes that the interrupted part left in the target's cache
     part = f"{experiment_id}/{secrets.token_hex(4)}"
     await warm_again(scenario, workload, sut, lowest_rate=lowest_rate, experiment=part, stop=stop)
-    if note := warmup_note(scenario, stored["warmup_s"], lowest_rate):
+    if note := warmup_note(scenario, stored.warmup_s, lowest_rate):
         progress.note(note)
     return Preparation(
         experiment_id=experiment_id,
         workload=workload,
         terms=replace(
             sut.terms,
-            content_unpaired=stored["target"].get("content_unpaired", sut.terms.content_unpaired),
-            events_per_read=stored["target"].get("events_per_read"),
+            content_unpaired=stored.target.content_unpaired,
+            events_per_read=stored.target.events_per_read,
         ),
-        warmup_s=stored["warmup_s"],
-        residence_s=stored["residence_s"],
+        warmup_s=stored.warmup_s,
+        residence_s=stored.residence_s,
         identity=identity,
         identity_now=identity_now,
         part=part,
@@ -144,10 +142,10 @@ async def _identity(sut: Sut, progress: Progress, stop: anyio.Event) -> dict[str
     return identity
 
 
-def _check_format(before: Mapping[str, Any] | None, form: RequestFormat, directory: Path) -> None:
-    now = orjson.loads(orjson.dumps(asdict(form)))
-    if before is not None and before != now:
-        changed = ", ".join(f"{k} {before.get(k)} → {v}" for k, v in now.items() if before.get(k) != v)
+def _check_format(before: RequestFormat, now: RequestFormat, directory: Path) -> None:
+    if before != now:
+        pairs = ((one.name, getattr(before, one.name), getattr(now, one.name)) for one in fields(now))
+        changed = ", ".join(f"{name} {old} → {new}" for name, old, new in pairs if old != new)
         raise ResultsError(f"--resume {directory}: the request format changed ({changed}): begin a new experiment")
 
 

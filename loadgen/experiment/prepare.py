@@ -9,7 +9,7 @@ from typing import Any
 from analysis.search import Search, SearchSpec, SeedBook
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.run_plan import criteria_of
-from loadgen.results.store import read_json
+from loadgen.results.store import holds_experiment, read_experiment
 from loadgen.scenario.model import Scenario, differences
 from loadgen.workload.workload import Workload, search_spec, seed_book
 
@@ -63,20 +63,16 @@ def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
 
     Raises `ScenarioError` naming every option that would change what was measured so far.
     """
-    if not (directory / "experiment.json").exists():
+    if not holds_experiment(directory):
         raise ResultsError(f"--resume {directory}: holds no experiment (no experiment.json in it)")
-    experiment = read_json(directory / "experiment.json")
-    try:
-        stored = Scenario.restore(experiment["scenario"])
-        recorded = experiment["scenario_sha256"]
-    except KeyError as error:
-        raise ResultsError(f"{directory}/experiment.json has no {error}: not an experiment of this version") from None
-    now = Scenario.restore({**experiment["scenario"], **overrides})
+    experiment = read_experiment(directory)
+    stored = Scenario.restore(experiment.scenario)
+    now = Scenario.restore({**experiment.scenario, **overrides})
     if now.sha256 != stored.sha256:
         raise ScenarioError(
             f"--resume {directory}: not the same experiment ({'; '.join(differences(stored, now))}); "
             f"drop these options to go on, or choose another --out"
         )
-    if recorded != stored.sha256:
+    if experiment.scenario_sha256 != stored.sha256:
         raise ScenarioError(f"--resume {directory}: its scenario was changed by hand since it was started")
     return now

@@ -18,16 +18,17 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from analysis.judge import judge_run
-from analysis.report.repeats import RehearsedPlan, Repeat, plan_row, summarise
+from analysis.report.repeats import RehearsalReport, RehearsedPlan, Repeat, plan_row, summarise
 from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from analysis.verdict import RunFacts
 from loadgen.common import defaults
+from loadgen.common.documents import members
 from loadgen.common.errors import Aborted, LoadgenError, ScenarioError
 from loadgen.emulator.profiles import Profile
 from loadgen.emulator.virtual import simulate_run
@@ -182,8 +183,8 @@ def rehearse(
     progress: Progress,
     processes: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Repeat the experiment and its variations; what that says, JSON-ready.
+) -> RehearsalReport:
+    """Repeat the experiment and its variations; what that says.
 
     Variations are left out below 50 repeats: fewer than five of each would say nothing. `processes` is by default
     what that is worth, at most one a core; 1 stays in this process. Raises `LoadgenError` as the runs do, and
@@ -226,7 +227,7 @@ def rehearse(
     return _report(on, rehearsals, done)
 
 
-def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Sequence[Repeat]]) -> dict[str, Any]:
+def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Sequence[Repeat]]) -> RehearsalReport:
     scenario, grid = on.setup.scenario, on.setup.spec.grid
     cells = [
         RehearsedPlan(
@@ -238,22 +239,22 @@ def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Seque
         for s, repeats in zip(rehearsals, done, strict=True)
     ]
     cells.sort(key=lambda cell: (cell.window_s or cell.cohort or 0, cell.runs))
-    return {
-        "simulated": True,
-        "target": scenario.target[0],
-        "profile": on.profile.description,
-        "slo": str(scenario.objective),
-        "placeholder_slo": scenario.objective.placeholder,
-        "attain": scenario.attain,
-        "width": scenario.width,
-        "warmup_s": on.warmup_s,
-        "window_s": None if scenario.cohort is not None else scenario.window,
-        "cohort": scenario.cohort,
-        "runs": on.setup.spec.runs,
-        "explore": on.setup.spec.explore,
-        **summarise(done[0], grid, require=scenario.require),
-        "plans": [plan_row(cell, grid) for cell in cells] if len(cells) > 1 else [],
-    }
+    return RehearsalReport(
+        simulated=True,
+        target=scenario.target[0],
+        profile=on.profile.description,
+        slo=str(scenario.objective),
+        placeholder_slo=scenario.objective.placeholder,
+        attain=scenario.attain,
+        width=scenario.width,
+        warmup_s=on.warmup_s,
+        window_s=None if scenario.cohort is not None else scenario.window,
+        cohort=scenario.cohort,
+        runs=on.setup.spec.runs,
+        explore=on.setup.spec.explore,
+        **members(summarise(done[0], grid, require=scenario.require)),
+        plans=tuple(plan_row(cell, grid) for cell in cells) if len(cells) > 1 else (),
+    )
 
 
 def _cores() -> int:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from analysis.records import outcome_is
+from loadgen.common.documents import members
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.prepare import Setup, pinned
 from loadgen.plan.types import NS
-from loadgen.results.store import read_json
+from loadgen.results.store import read_run, run_directory
+from loadgen.results.types import BlockedTurns, LedgerLine
 from loadgen.scenario.model import Scenario
 from loadgen.workload.trace_arrivals import ReadTrace, read_arrivals
 from loadgen.workload.workload import Workload, search_spec, seed_book
 from traces.transform import change_rate
 
-__all__ = ["prepare_replay", "replayed"]
+__all__ = ["PrefixShares", "ReplayFacts", "ReplayedRun", "prepare_replay", "replayed"]
 
 
 def prepare_replay(scenario: Scenario) -> Setup:
@@ -59,31 +60,53 @@ def _rate(scenario: Scenario, read: ReadTrace, *, asked: bool) -> float:
     return rate
 
 
-def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
-    """What only a replay has to say, from its sealed run. Raises `ResultsError`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixShares:
+    """Shares of input tokens that the block ids let an infinite cache hold, and that the server said it had cached."""
 
-    `origin`: transforms, and rate, CV and dispersion that result. `prefix`: shares of input tokens that the block ids
-    let an infinite cache hold, and that the server said it had cached, both of the ok requests where it said so.
-    """
-    run = directory / "runs" / line["variant"] / line["run"]["key"]
+    allowed: float
+    cached: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFacts:
+    """What only a replay has to say. `origin`: transforms, and rate, CV and dispersion that result."""
+
+    origin: str
+    schedule_sha256: str
+    workload_sha256: str
+    prefix: PrefixShares | None  # of the ok requests where the server said so
+    blocked: BlockedTurns | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRun(LedgerLine):
+    """The ledger line of a replay with all that is said of it."""
+
+    replay: ReplayFacts
+
+
+def replayed(directory: Path, line: LedgerLine) -> ReplayedRun:
+    """A replay's ledger line and what only a replay has to say, from its sealed run. Raises `ResultsError`."""
+    run = run_directory(directory, line.run)
     path = run / "requests.parquet"
     columns = ["outcome", "input_tokens_planned", "prefix_tokens_planned", "input_tokens", "cached_tokens"]
     try:
         requests = pq.read_table(path, columns=columns).to_pandas()
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: {error}") from None
-    facts = requests[outcome_is(requests, "ok") & (requests["cached_tokens"] >= 0).to_numpy()]
+    known = requests[outcome_is(requests, "ok") & (requests["cached_tokens"] >= 0).to_numpy()]
     prefix = None
     if (requests["prefix_tokens_planned"] > 0).any():
-        among = facts if len(facts) else requests
+        among = known if len(known) else requests
         allowed = among["prefix_tokens_planned"].sum() / among["input_tokens_planned"].sum()
-        cached = facts["cached_tokens"].sum() / facts["input_tokens"].sum() if len(facts) else None
-        prefix = {"allowed": float(allowed), "cached": None if cached is None else float(cached)}
-    plan = read_json(run / "run.json")["plan"]
-    return {
-        "origin": plan["origin"],
-        "schedule_sha256": line["schedule_sha256"],
-        "workload_sha256": line["workload_sha256"],
-        "prefix": prefix,
-        "blocked": line.get("blocked"),
-    }
+        cached = known["cached_tokens"].sum() / known["input_tokens"].sum() if len(known) else None
+        prefix = PrefixShares(allowed=float(allowed), cached=None if cached is None else float(cached))
+    facts = ReplayFacts(
+        origin=read_run(run).plan.origin,
+        schedule_sha256=line.schedule_sha256,
+        workload_sha256=line.workload_sha256,
+        prefix=prefix,
+        blocked=line.blocked,
+    )
+    return ReplayedRun(**members(line), replay=facts)

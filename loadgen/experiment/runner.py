@@ -6,8 +6,8 @@ import datetime
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 import numpy as np
@@ -21,6 +21,7 @@ from analysis.search import RunRequest
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.documents import members
 from loadgen.common.errors import Aborted, ScenarioError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.preparation import Preparation
@@ -28,10 +29,11 @@ from loadgen.experiment.progress import Progress, RunLabel
 from loadgen.experiment.run_plan import criteria_of, plan_of, run_options
 from loadgen.experiment.sut import Sut
 from loadgen.experiment.target_facts import BeforeRun, target_facts
-from loadgen.plan.plan import metadata
+from loadgen.plan.plan import record_of
 from loadgen.plan.seeds import salt
 from loadgen.plan.types import NS, RunPlan
 from loadgen.results.store import ExperimentStore
+from loadgen.results.types import BlockedTurns, LedgerLine, RunDocument, SealedRun, ServerRecord
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import LiveCounts, RunOutput
 
@@ -60,7 +62,6 @@ class Runner:
     store: ExperimentStore
     progress: Progress
     stop: anyio.Event
-    variant: str = "main"
     early_fail: bool = False
     booked_s: float = field(default_factory=time.monotonic)  # until when time is in the ledger; the command's start
     identity: Mapping[str, str]  # of the target when it was last seen
@@ -75,7 +76,7 @@ class Runner:
         _check_fits(plan, self.sut)
         label = self._label(request, plan)
         before = await unless_stopped(self.stop, self._settle, f"before {label.title}; {_KEPT}")
-        run = self.store.begin(request.key, self.variant)
+        run = self.store.begin(request)
         started = datetime.datetime.now(datetime.UTC)
         began = time.monotonic()
         self.progress.start(label)
@@ -113,37 +114,43 @@ class Runner:
             requests=sent,
             tokens=int(plan.input_tokens[:sent].sum() + plan.output_tokens[:sent].sum()),
         )
-        line = {
-            "run": request.to_dict(),
-            "verdict": verdict.to_dict(),
-            "variant": self.variant,
-            "window": asdict(plan.window),
-            "started": started.isoformat(timespec="seconds"),
-            **{name: getattr(done, name) for name in ("seconds", "requests", "tokens")},
-        }
-        if self.scenario.sessions == "dependent":
-            line["blocked"] = blocked(plan, output.requests)
-        if server is not None:
-            line["not_measured"] = list(server.not_measured)
-        if verdict.status == "FAIL":
-            line["diagnosis"] = in_lines(diagnose([verdict], (), self.scenario.objective))
+        sealed = SealedRun(
+            run=request,
+            verdict=verdict,
+            window=plan.window,
+            started=started.isoformat(timespec="seconds"),
+            seconds=done.seconds,
+            requests=done.requests,
+            tokens=done.tokens,
+            blocked=blocked(plan, output.requests) if self.scenario.sessions == "dependent" else None,
+            not_measured=None if server is None else server.not_measured,
+            diagnosis=in_lines(diagnose([verdict], (), self.scenario.objective)) if verdict.status == "FAIL" else "",
+        )
+        observed = output.observed
         run.seal(
             derive(output.requests),
             None if self.scenario.kept_events == "none" else output.events,
-            {
-                **line,
-                "events": self.scenario.kept_events,
-                "plan": metadata(plan),
-                "facts": asdict(facts),
-                "identity": before.identity,
-                "looks": self.sut.looks(),
-                **_watched(output, server),
-            },
-            None if output.observed is None else output.observed.series,
+            RunDocument(
+                **members(sealed),
+                events=self.scenario.kept_events,
+                plan=record_of(plan),
+                facts=facts,
+                identity=before.identity,
+                looks=self.sut.looks(),
+                server=None if server is None or observed is None else ServerRecord.of(server, observed),
+            ),
+            None if observed is None else observed.series,
         )
         now_s = time.monotonic()
-        line["elapsed_s"], self.booked_s = round(now_s - self.booked_s, 3), now_s
-        self.store.record({**line, "schedule_sha256": plan.schedule.sha256, "workload_sha256": plan.workload_sha256})
+        elapsed_s, self.booked_s = round(now_s - self.booked_s, 3), now_s
+        self.store.record(
+            LedgerLine(
+                **members(sealed),
+                elapsed_s=elapsed_s,
+                schedule_sha256=plan.schedule.sha256,
+                workload_sha256=plan.workload_sha256,
+            )
+        )
         run.forget_journal()
         self.progress.verdict(label, verdict)
         return done
@@ -167,7 +174,7 @@ class Runner:
         return criteria_of(self.scenario, self.ready.workload, self.ready.residence_s, kind=request.kind)
 
     def _salt(self, request: RunRequest) -> str:
-        variant = "/".join((self.variant, request.kind, str(request.block)))
+        variant = "/".join((request.variant, request.kind, str(request.block)))
         return salt(self.ready.part, variant, request.rate, request.replicate, request.attempt)
 
     def _label(self, request: RunRequest, plan: RunPlan) -> RunLabel:
@@ -194,21 +201,22 @@ def _check_fits(plan: RunPlan, sut: Sut) -> None:
         )
 
 
-def blocked(plan: RunPlan, requests: pd.DataFrame) -> dict[str, float]:
-    """How long turns waited for the previous one beyond their recorded instants, seconds (method, section 11).
-
-    `turns` follow another one, `blocked` of them had to wait; nearest-rank percentiles are over those.
-    """
+def blocked(plan: RunPlan, requests: pd.DataFrame) -> BlockedTurns:
+    """How long turns waited for the previous one beyond their recorded instants."""
     assert plan.parent is not None
     rows = requests["index"].to_numpy()
     waited_ns = requests["scheduled_ns"].to_numpy() - plan.schedule.at_ns[rows]
     turns = int(np.count_nonzero(plan.parent[rows] >= 0))
     waits_s = np.sort(waited_ns[waited_ns > 0]) / NS
-    found = {"turns": turns, "blocked": len(waits_s), "total_s": float(waits_s.sum())}
-    if len(waits_s):
-        found |= {f"p{share * 100:g}_s": nearest_rank(waits_s, share) for share in (0.5, 0.95)}
-        found["max_s"] = float(waits_s[-1])
-    return found
+    some = len(waits_s) > 0
+    return BlockedTurns(
+        turns=turns,
+        blocked=len(waits_s),
+        total_s=float(waits_s.sum()),
+        p50_s=float(nearest_rank(waits_s, 0.5)) if some else None,
+        p95_s=float(nearest_rank(waits_s, 0.95)) if some else None,
+        max_s=float(waits_s[-1]) if some else None,
+    )
 
 
 def _server(output: RunOutput, plan: RunPlan) -> ServerView | None:
@@ -216,10 +224,3 @@ def _server(output: RunOutput, plan: RunPlan) -> ServerView | None:
     if output.observed is None:
         return None
     return observe(output.observed, start_ns=plan.window.warmup_ns, end_ns=plan.window.end_ns)
-
-
-def _watched(output: RunOutput, server: ServerView | None) -> dict[str, Any]:
-    if server is None or output.observed is None:
-        return {"server": None}
-    cost = {"interval_s": output.observed.interval_s, "observer_cpu_s": output.observed.cpu_s}
-    return {"server": {**server.to_dict(), **cost}}

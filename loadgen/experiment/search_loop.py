@@ -17,6 +17,7 @@ from analysis.units import format_duration
 from loadgen.common.errors import Aborted, ClientLimited
 from loadgen.experiment.runner import RunResult
 from loadgen.plan.types import RunPlan
+from loadgen.results.types import LedgerLine
 from loadgen.scenario.model import Scenario
 
 __all__ = ["Budget", "RunExecutor", "run_search"]
@@ -45,23 +46,18 @@ class Budget:
     def of(
         cls,
         scenario: Scenario,
-        ledger: Sequence[dict[str, object]] = (),
+        ledger: Sequence[LedgerLine] = (),
         clock: Callable[[], float] | None = None,
     ) -> Budget:
-        """The scenario's budget, less what the ledger's runs took with all that went before each."""
-
-        def total(*keys: str) -> float:
-            values = (next((line[key] for key in keys if key in line), 0) for line in ledger)
-            return sum(value for value in values if isinstance(value, int | float))
-
+        """The scenario's budget, less what the ledger's runs of every variant took with all that went before each."""
         return cls(
             max_time_s=scenario.max_time,
             max_requests=scenario.max_requests,
             max_tokens=scenario.max_tokens,
             clock=clock,
-            earlier_s=total("elapsed_s", "seconds"),
-            requests=int(total("requests")),
-            tokens=int(total("tokens")),
+            earlier_s=sum(line.elapsed_s for line in ledger),
+            requests=sum(line.requests for line in ledger),
+            tokens=sum(line.tokens for line in ledger),
         )
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
 from loadgen.plan.types import RequestFormat, RunPlan
+from loadgen.results.look import Look
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 
 __all__ = ["RequestTerms", "Sut"]
@@ -68,8 +69,8 @@ class Sut(Protocol):
         """Look at the idle target after a run; what is odd about it, in words. Raises as `settle`."""
         ...
 
-    def looks(self) -> list[dict[str, Any]]:
-        """Every look at the idle target since the last call, JSON-ready."""
+    def looks(self) -> tuple[Look, ...]:
+        """Every look at the idle target since the last call."""
         ...
 
     async def identity(self) -> Mapping[str, str]:

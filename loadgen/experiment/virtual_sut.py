@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -13,6 +12,7 @@ from loadgen.emulator.profiles import Profile, load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment.sut import RequestTerms
 from loadgen.plan.types import RunPlan
+from loadgen.results.look import Look
 from loadgen.send.api import ProgressHook, RecordSink, RunOutput, SendOptions
 
 __all__ = ["VirtualSut"]
@@ -59,9 +59,9 @@ class VirtualSut:
         """Nobody else is there."""
         return ""
 
-    def looks(self) -> list[dict[str, Any]]:
+    def looks(self) -> tuple[Look, ...]:
         """There is nothing to look at."""
-        return []
+        return ()
 
     async def identity(self) -> Mapping[str, str]:
         """See `Sut`."""

@@ -8,7 +8,7 @@ from it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from loadgen.plan.bodies import check_format
 from loadgen.plan.lengths import DrawnLengths, Lengths
 from loadgen.plan.prompts import CONTENT_VERSION
 from loadgen.plan.seeds import side_root, stream
-from loadgen.plan.types import Int64s, RequestFormat, RunPlan, Schedule, Window
+from loadgen.plan.types import Int64s, PlanRecord, RequestFormat, RunPlan, Schedule, Window
 from traces.trace import BlockHashes
 
-__all__ = ["content_seed_of", "make_plan", "metadata", "workload_hash"]
+__all__ = ["content_seed_of", "make_plan", "record_of", "workload_hash"]
 
 
 def make_plan(
@@ -119,20 +119,21 @@ def workload_hash(
     return digest.hexdigest()
 
 
-def metadata(plan: RunPlan) -> dict[str, Any]:
-    """What a run's manifest says of its plan, JSON-ready."""
-    return {
-        "schedule_sha256": plan.schedule.sha256,
-        "workload_sha256": plan.workload_sha256,
-        "requests": len(plan),
-        "rate": plan.rate,
-        "root_seed": plan.root_seed,
-        "arrival_root": plan.arrival_root,
-        "workload_root": plan.workload_root,
-        "content_seed": plan.content_seed,
-        "content_version": CONTENT_VERSION,
-        "window": asdict(plan.window),
-        "format": {**asdict(plan.format), "text": None if plan.format.text is None else plan.format.text.sha256},
-        "origin": plan.origin,
-        "numpy": np.__version__,
-    }
+def record_of(plan: RunPlan) -> PlanRecord:
+    """What a run's document says of its plan."""
+    return PlanRecord(
+        schedule_sha256=plan.schedule.sha256,
+        workload_sha256=plan.workload_sha256,
+        requests=len(plan),
+        rate=plan.rate,
+        root_seed=plan.root_seed,
+        arrival_root=plan.arrival_root,
+        workload_root=plan.workload_root,
+        content_seed=plan.content_seed,
+        content_version=CONTENT_VERSION,
+        window=plan.window,
+        format=replace(plan.format, text=None),
+        text_sha256=None if plan.format.text is None else plan.format.text.sha256,
+        origin=plan.origin,
+        numpy=np.__version__,
+    )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from analysis.units import NS_PER_S as NS
 from traces.trace import BlockHashes
 
-__all__ = ["NS", "ExactText", "Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
+__all__ = ["NS", "ExactText", "Int64s", "PlanRecord", "RequestFormat", "RunPlan", "Schedule", "Window"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -133,3 +133,23 @@ class RunPlan:
 
     def __len__(self) -> int:
         return len(self.schedule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """What a run's document says of its plan. `format` has no words of exact texts, but their hash is beside it."""
+
+    schedule_sha256: str
+    workload_sha256: str
+    requests: int  # in the whole schedule, the tail included
+    rate: float
+    root_seed: int
+    arrival_root: int
+    workload_root: int
+    content_seed: int
+    content_version: int
+    window: Window
+    format: RequestFormat
+    text_sha256: str | None
+    origin: str
+    numpy: str  # the version that drew the plan

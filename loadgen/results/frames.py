@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.cohort import mask
-from analysis.verdict import RunVerdict
+from analysis.report.types import CapacityAnswer
+from loadgen.common.documents import members
 from loadgen.common.errors import ResultsError
-from loadgen.results.answer import judged_runs
 from loadgen.results.events import read_events
 from loadgen.results.store import read_ledger
 
@@ -22,28 +21,28 @@ __all__ = ["events", "rates", "requests", "runs"]
 
 _RANGES: Final = ("realised_rate", "sent_rate", "attainment", "goodput", "token_goodput")
 _LEFT_OUT: Final = {"worst", "buckets", "missed_by", "floor", "check", *_RANGES}
-_OF_THE_RUN: Final = ("variant", "started", "seconds", "requests", "tokens")
+_OF_THE_RUN: Final = ("started", "seconds", "requests", "tokens")
 _SCALAR: Final = (str, bool, int, float, type(None))
 
 
-def rates(answer: Mapping[str, Any]) -> pd.DataFrame:
+def rates(answer: CapacityAnswer) -> pd.DataFrame:
     """The rows of `rates` and `proofs` of an answer: `kind` is explore or prove, a range is `…_min` and `…_max`."""
     rows = []
-    for kind, found in (("explore", answer["rates"]), ("prove", answer["proofs"])):
+    for kind, found in (("explore", answer.rates), ("prove", answer.proofs)):
         for row in found:
-            ranges = {name: row[name] or (None, None) for name in _RANGES}
+            ranges = {name: getattr(row, name) or (None, None) for name in _RANGES}
             rows.append(
                 {
                     "kind": kind,
-                    "status": row["check"],
-                    **{name: value for name, value in row.items() if name not in _LEFT_OUT},
-                    **{f"missed_by_{metric}": count for metric, count in row["missed_by"].items()},
+                    "status": row.check,
+                    **{name: value for name, value in members(row).items() if name not in _LEFT_OUT},
+                    **{f"missed_by_{metric}": count for metric, count in row.missed_by.items()},
                     **{
                         f"{name}_{end}": pair[at]
                         for name, pair in ranges.items()
                         for at, end in enumerate(("min", "max"))
                     },
-                    **_percentiles(row["worst"]),
+                    **_percentiles(row.worst),
                 }
             )
     return pd.DataFrame(rows)
@@ -52,25 +51,24 @@ def rates(answer: Mapping[str, Any]) -> pd.DataFrame:
 def runs(directory: Path) -> pd.DataFrame:
     """A row a line of the ledger. Raises `ResultsError`."""
     rows = []
-    names = [field.name for field in fields(RunVerdict)]
-    for (request, verdict), line in zip(judged_runs(directory), read_ledger(directory), strict=True):
-        asked = asdict(request)
-        of_verdict = {name: getattr(verdict, name) for name in names}
+    for line in read_ledger(directory):
+        verdict, asked = line.verdict, members(line.run)
         rows.append(
             {
                 "run": asked.pop("key"),
-                **{name: line.get(name) for name in _OF_THE_RUN},
+                "variant": asked.pop("variant"),
+                **{name: getattr(line, name) for name in _OF_THE_RUN},
                 **asked,
                 **{
                     name: value
-                    for name, value in of_verdict.items()
+                    for name, value in members(verdict).items()
                     if isinstance(value, _SCALAR) and name not in asked
                 },
                 "reason": verdict.reason,
                 "blame": verdict.blame,
                 **_percentiles(verdict.summary),
-                "warmup_ns": line["window"]["warmup_ns"],
-                "window_ns": line["window"]["window_ns"],
+                "warmup_ns": line.window.warmup_ns,
+                "window_ns": line.window.window_ns,
             }
         )
     return pd.DataFrame(rows, columns=None if rows else ["run", "variant", "rate"])
@@ -112,10 +110,6 @@ def _stacked(
     return pd.concat(tables, ignore_index=True)
 
 
-def _percentiles(summary: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _percentiles(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
     """`ttft_s_p95` and the like; where most never came, the percentile is infinite."""
-    return {
-        f"{metric}_{name}": float("inf") if value == "inf" else value
-        for metric, values in summary.items()
-        for name, value in values.items()
-    }
+    return {f"{metric}_{name}": value for metric, values in summary.items() for name, value in values.items()}

@@ -17,25 +17,37 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
-import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.report.types import CapacityAnswer
 from analysis.schema import SCHEMA_VERSION
+from analysis.search import RunRequest
+from loadgen.common.documents import parse, read, to_json
 from loadgen.common.errors import ResultsError
 from loadgen.results.events import EVENTS, write_events
 from loadgen.results.journal import Journal
+from loadgen.results.types import LedgerLine, Manifest, RunDocument
 
-__all__ = ["ExperimentStore", "RunStore", "read_json", "read_ledger"]
+__all__ = [
+    "ExperimentStore",
+    "RunStore",
+    "holds_experiment",
+    "read_answer",
+    "read_experiment",
+    "read_ledger",
+    "read_run",
+    "run_directory",
+]
 
-EXPERIMENT, LEDGER, CAPACITY = "experiment.json", "verdicts.jsonl", "capacity.json"
+EXPERIMENT, LEDGER, CAPACITY, RUN = "experiment.json", "verdicts.jsonl", "capacity.json", "run.json"
 
 
 class ExperimentStore:
@@ -46,7 +58,7 @@ class ExperimentStore:
         self._ledger = ledger
 
     @classmethod
-    def create(cls, directory: Path, experiment: Mapping[str, Any]) -> Self:
+    def create(cls, directory: Path, experiment: Manifest) -> Self:
         """Make a new experiment; refuse a directory that holds anything."""
         cls.check_free(directory)
         with _explained(directory, "free some"):
@@ -81,37 +93,38 @@ class ExperimentStore:
         with _explained(directory):
             if not (directory / EXPERIMENT).exists():
                 raise ResultsError(f"{directory} holds no experiment to resume (no {EXPERIMENT} in it)")
+            read_experiment(directory)
             store = cls(directory, _locked(directory))
             ledger = (directory / LEDGER).read_bytes()
             whole = ledger.rfind(b"\n") + 1
             if whole != len(ledger):
                 store._ledger.truncate(whole)
-            known = {line["run"]["key"] for line in read_ledger(directory)}
+            known = {line.run.path for line in read_ledger(directory)}
             for journal in sorted(directory.glob("runs/*/**/journal.jsonl")):
                 run = journal.parent
                 if ".interrupted-" in run.name:
                     continue
-                if run.relative_to(directory / "runs").as_posix().partition("/")[2] in known:
+                if run.relative_to(directory / "runs").as_posix() in known:
                     journal.unlink()  # sealed, and killed before this last step
                 else:
                     _set_aside(run)
             return store
 
-    def begin(self, key: str, variant: str = "main") -> RunStore:
+    def begin(self, request: RunRequest) -> RunStore:
         """The directory of a run about to start."""
-        run = self.directory / "runs" / variant / key
+        run = run_directory(self.directory, request)
         with _explained(run):
             if run.exists():
                 _set_aside(run)
             run.mkdir(parents=True)
             return RunStore(run)
 
-    def record(self, line: Mapping[str, Any]) -> None:
+    def record(self, line: LedgerLine) -> None:
         """Append one sealed run to the ledger, flushed to the disk."""
         with _explained(self.directory / LEDGER):
             before = self._ledger.seek(0, os.SEEK_END)
             try:
-                view = memoryview(_json(line) + b"\n")
+                view = memoryview(to_json(line) + b"\n")
                 while view:
                     view = view[self._ledger.write(view) :]
                 os.fsync(self._ledger.fileno())
@@ -119,7 +132,7 @@ class ExperimentStore:
                 self._ledger.truncate(before)
                 raise
 
-    def answer(self, capacity: Mapping[str, Any]) -> None:
+    def answer(self, capacity: CapacityAnswer) -> None:
         """Write capacity.json."""
         with _explained(self.directory / CAPACITY):
             _write_json(self.directory / CAPACITY, capacity)
@@ -153,7 +166,7 @@ class RunStore:
         self,
         requests: pd.DataFrame,
         events: pd.DataFrame | None,
-        run: Mapping[str, Any],
+        run: RunDocument,
         target: pd.DataFrame | None = None,
     ) -> None:
         """Write tables and run.json so that each is there whole or not at all.
@@ -166,7 +179,7 @@ class RunStore:
                 _write(self.directory / EVENTS, lambda stream: write_events(events, requests, stream))
             if target is not None:
                 _write(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
-            _write_json(self.directory / "run.json", run)
+            _write_json(self.directory / RUN, run)
 
     def forget_journal(self) -> None:
         """Remove the journal of a run that the ledger now knows."""
@@ -174,31 +187,38 @@ class RunStore:
             self._journal_path.unlink(missing_ok=True)
 
 
-def read_ledger(directory: Path) -> list[dict[str, Any]]:
+def holds_experiment(directory: Path) -> bool:
+    """Whether an experiment was begun there."""
+    return (directory / EXPERIMENT).exists()
+
+
+def run_directory(directory: Path, request: RunRequest) -> Path:
+    """Where a run of the experiment in `directory` is kept."""
+    return directory / "runs" / request.path
+
+
+def read_experiment(directory: Path) -> Manifest:
+    """What is constant in the experiment. Raises `ResultsError`."""
+    return read(directory / EXPERIMENT, Manifest)
+
+
+def read_ledger(directory: Path) -> list[LedgerLine]:
     """The ledger's whole lines. Raises `ResultsError` naming the line that cannot be read."""
     path = directory / LEDGER
-    lines: list[dict[str, Any]] = []
-    with _explained(path), path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                lines.append(orjson.loads(line))
-            except orjson.JSONDecodeError as error:
-                raise ResultsError(f"{path}:{number}: not a line of a ledger ({error}): restore the file") from None
-    return lines
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """One of the directory's JSON files. Raises `ResultsError`."""
     with _explained(path):
-        try:
-            value = orjson.loads(path.read_bytes())
-        except orjson.JSONDecodeError as error:
-            raise ResultsError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ResultsError(f"{path}: holds no JSON object")
-    return value
+        lines = path.read_bytes().split(b"\n")[:-1]  # what comes after the last line break is torn
+    return [parse(line, LedgerLine, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def read_run(run: Path) -> RunDocument:
+    """The document of the sealed run in a directory. Raises `ResultsError`."""
+    return read(run / RUN, RunDocument)
+
+
+def read_answer(directory: Path) -> CapacityAnswer | None:
+    """The answer of a sweep that ended; `None` where none was written. Raises `ResultsError`."""
+    path = directory / CAPACITY
+    return read(path, CapacityAnswer) if path.exists() else None
 
 
 @contextmanager
@@ -228,12 +248,8 @@ def _set_aside(run: Path) -> None:
     run.rename(aside)
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+def _write_json(path: Path, value: Manifest | RunDocument | CapacityAnswer) -> None:
+    data = to_json(value, indent=2) + b"\n"
     _write(path, lambda stream: stream.write(data))
 
 

@@ -33,6 +33,7 @@ import anyio
 from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
+from loadgen.results.look import Look
 from loadgen.target.command import TIMEOUT_S, run_command
 from loadgen.target.ready import ProgressNote
 from loadgen.target.target import IDLE_WAIT_S, PATIENCE_S, RESET_S, WARM_TIMEOUT_S, Idle, Target
@@ -63,19 +64,6 @@ def longest_between_s(policy: Policy, ready_timeout_s: float) -> float:
         "command": TIMEOUT_S + ready_timeout_s + IDLE_WAIT_S,
     }
     return looks_s + 2 * PATIENCE_S + acts_s.get(policy, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at the idle target; seconds. `odd` says what was not as it should be; empty if nothing was."""
-
-    when: Literal["before", "after"]  # the run
-    busy: float  # requests running or waiting at first
-    idle_wait_s: float
-    probe_s: float | None = None  # None: there was none
-    probe_wait_s: float = 0.0  # until the probe was as quick as the first ones, or was given up
-    first_probe_s: float | None = None
-    odd: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

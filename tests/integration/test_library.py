@@ -25,7 +25,7 @@ NAMES = {
     # what happens meanwhile
     "ProgressEvent", "Note", "RunStarted", "Tick", "RunSealed", "RunLabel",
     # what was measured
-    "load", "Experiment",
+    "load", "Experiment", "LedgerLine", "ReplayedRun",
     # what goes wrong
     "LoadgenError", "UsageError", "ScenarioError", "ResultsError", "TargetError", "TargetUnfit", "ClientLimited",
     "Aborted",
@@ -91,11 +91,11 @@ async def test_a_sweep_that_is_stopped_keeps_its_runs_and_goes_on(tmp_path: Path
         if isinstance(event, loadgen.RunSealed):
             break
     measured = await work
-    assert measured.answer["outcome"] == "ABORTED"
+    assert measured.answer.outcome == "ABORTED"
     assert 1 <= len(measured.runs) < 4
     asked = loadgen.resumed_scenario(tmp_path / "r", {})
     whole = await loadgen.sweep(asked, tmp_path / "r", resume=True)
-    assert whole.answer["outcome"] != "ABORTED"
+    assert whole.answer.outcome != "ABORTED"
     assert list(whole.runs["run"])[: len(measured.runs)] == list(measured.runs["run"])
 
 
@@ -129,15 +129,15 @@ def test_what_cannot_be_measured_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_the_rates_are_a_row_each(swept: loadgen.Experiment) -> None:
     assert list(swept.rates["rate"]) == [4.0, 8.0]
-    for row, told in zip(swept.rates.to_dict("records"), swept.answer["rates"], strict=True):
-        assert row["status"] == told["check"]
-        assert [row["attainment_min"], row["attainment_max"]] == told["attainment"]
-        assert row["e2e_s_p95"] == told["worst"]["e2e_s"]["p95"]
+    for row, told in zip(swept.rates.to_dict("records"), swept.answer.rates, strict=True):
+        assert row["status"] == told.check
+        assert [row["attainment_min"], row["attainment_max"]] == list(told.attainment)
+        assert row["e2e_s_p95"] == told.worst["e2e_s"]["p95"]
 
 
 def test_the_runs_are_those_of_the_ledger_and_their_requests_judge_them_again(swept: loadgen.Experiment) -> None:
-    assert list(swept.runs["run"]) == [run["key"] for run in swept.answer["runs"]]
-    assert list(swept.runs["attainment"]) == [run["attainment"] for run in swept.answer["runs"]]
+    assert list(swept.runs["run"]) == [run.key for run in swept.answer.runs]
+    assert list(swept.runs["attainment"]) == [run.attainment for run in swept.answer.runs]
     assert callable(judge_run)
     for run in swept.runs.to_dict("records"):
         cohort = swept.requests(run=run["run"], cohort=True)
@@ -172,7 +172,7 @@ def test_a_frame_is_read_when_it_is_asked_for(swept: loadgen.Experiment) -> None
     (swept.directory / "verdicts.jsonl").rename(swept.directory / "away")
     try:
         later = loadgen.load(swept.directory)
-        assert later.answer["outcome"]
+        assert later.answer.outcome
         with pytest.raises(loadgen.ResultsError):
             later.runs  # noqa: B018
     finally:
@@ -197,7 +197,7 @@ def test_a_replay_is_the_trace(tmp_path: Path) -> None:
     measured = loadgen.replay_sync(scenario, tmp_path / "r")
     assert measured.kind == "replay"
     assert len(measured.requests()) == 240
-    assert measured.ledger[0]["replay"]["schedule_sha256"]
+    assert measured.ledger[0].replay.schedule_sha256
 
 
 async def test_a_rehearsal_says_the_same_on_a_loop_and_without_one() -> None:
@@ -205,7 +205,7 @@ async def test_a_rehearsal_says_the_same_on_a_loop_and_without_one() -> None:
     there = await loadgen.rehearse(quick(), 2, progress=notes.append)
     here = await asyncio.to_thread(loadgen.rehearse_sync, quick(), 2)
     assert there == here
-    assert there["repeats"] == 2
+    assert there.repeats == 2
     assert isinstance(notes[0], loadgen.Note)
 
 

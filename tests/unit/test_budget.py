@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from result_files import line, request
+
 from analysis.search import RunRequest, exit_code
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ClientLimited
@@ -44,7 +46,7 @@ def test_time_is_spent_before_the_first_run_and_between_runs() -> None:
 
 def test_an_interrupted_part_counts_with_all_that_went_before_each_run() -> None:
     scenario = load_scenario(None, {"max_time": "60s"})
-    ledger: list[dict[str, object]] = [{"seconds": 10.0, "elapsed_s": 25.0}, {"seconds": 10.0}]
+    ledger = [line(request("a"), elapsed_s=25.0), line(request("b"), elapsed_s=10.0)]
     assert Budget.of(scenario, ledger, clock=lambda: 2.0).spent_s == 37.0
     assert Budget.of(scenario, ledger).spent_s == 35.0
 

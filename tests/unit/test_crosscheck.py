@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from result_files import again
 from run_tables import facts, served
 from test_judge import CRITERIA
 
 from analysis.judge import judge_rate, judge_run
 from analysis.server_metrics.crosscheck import cold_claim, explained_hits, foreign_requests, server_findings
 from analysis.server_metrics.types import ServerView, SourceReport
-from analysis.verdict import Finding, RunVerdict
+from analysis.verdict import Finding
 
 N = 1400
 
@@ -121,7 +122,7 @@ def test_a_rising_server_queue_fails_a_run_that_its_own_records_do_not() -> None
     assert verdict.drift_state == "ok"
     steady = judge_run(served(), facts(), CRITERIA, rising(0.0))
     assert (steady.status, steady.waiting_state) == ("PASS", "ok")
-    assert RunVerdict.from_dict(verdict.to_dict()) == verdict
+    assert again(verdict) == verdict
 
 
 def test_a_gap_in_the_readings_is_no_evidence() -> None:

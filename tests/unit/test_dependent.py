@@ -13,6 +13,7 @@ from analysis.slo import Slo
 from analysis.stationarity import area_s
 from loadgen.experiment.runner import blocked
 from loadgen.plan.types import RunPlan
+from loadgen.results.types import BlockedTurns
 from loadgen.send.api import SendOptions
 from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.table import Tables
@@ -60,11 +61,11 @@ def test_a_turn_leaves_at_its_own_instant_or_when_the_previous_answer_ends() -> 
     assert (requests["released_ns"] == requests["scheduled_ns"]).all()
     assert run.dispatcher.failure is None
     told = blocked(plan, requests)
-    assert told["turns"] == 3
-    assert told["blocked"] == 2
-    assert told["total_s"] == pytest.approx(0.09 + 0.17)
-    assert told["p50_s"] == pytest.approx(0.09)
-    assert told["max_s"] == pytest.approx(0.17)
+    assert told.turns == 3
+    assert told.blocked == 2
+    assert told.total_s == pytest.approx(0.09 + 0.17)
+    assert told.p50_s == pytest.approx(0.09)
+    assert told.max_s == pytest.approx(0.17)
 
 
 def test_bodies_are_taken_in_schedule_order_also_of_those_who_wait() -> None:
@@ -90,7 +91,7 @@ def test_who_still_waits_when_the_load_stops_was_never_due() -> None:
     assert requests["index"].tolist() == [0]
     assert requests["outcome"].tolist() == ["censored"]
     assert run.dispatcher.cohort_due == 1
-    assert blocked(plan, requests) == {"turns": 0, "blocked": 0, "total_s": 0.0}
+    assert blocked(plan, requests) == BlockedTurns(turns=0, blocked=0, total_s=0.0)
 
 
 def test_a_freed_turn_is_a_certain_miss_in_time_though_nothing_else_is_due() -> None:

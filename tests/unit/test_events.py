@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from result_files import document, experiment, request
 
 from analysis.records import columns, itl_s
 from analysis.schema import EVENT_COLUMNS
@@ -35,12 +36,13 @@ Keep = Callable[[pd.DataFrame, pd.DataFrame], Path]
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Keep]:
     """Seals a run's tables and says where."""
-    store = ExperimentStore.create(tmp_path / "e", {})
+    store = ExperimentStore.create(tmp_path / "e", experiment())
     runs = iter(range(9))
 
     def seal(requests: pd.DataFrame, events: pd.DataFrame | None) -> Path:
-        run = store.begin(f"run-{next(runs)}")
-        run.seal(requests, events, {})
+        of = request(f"run-{next(runs)}")
+        run = store.begin(of)
+        run.seal(requests, events, document(of))
         return run.directory
 
     yield seal

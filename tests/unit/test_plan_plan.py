@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.common.documents import to_json
 from loadgen.plan.arrivals import Arrivals, from_offsets
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
-from loadgen.plan.plan import make_plan, metadata
+from loadgen.plan.plan import make_plan, record_of
 from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
 
 WINDOW = Window(warmup_ns=2 * NS, window_ns=10 * NS, tail_ns=3 * NS)
@@ -34,7 +35,7 @@ def hashes(plan: RunPlan) -> tuple[str, str]:
 
 
 def test_the_same_arguments_give_the_same_plan() -> None:
-    assert metadata(make()) == metadata(make())
+    assert record_of(make()) == record_of(make())
 
 
 def test_the_schedule_covers_warm_up_window_and_tail() -> None:
@@ -152,8 +153,8 @@ def test_a_format_that_cannot_be_is_refused() -> None:
         make(format=RequestFormat(token_ids=(9, 9)))
 
 
-def test_metadata_is_json_and_names_numpy() -> None:
-    stored = json.loads(json.dumps(metadata(make(workload_seed=7))))
+def test_the_record_of_a_plan_is_json_and_names_numpy() -> None:
+    stored = json.loads(to_json(record_of(make(workload_seed=7))))
     assert stored["numpy"] == np.__version__
     assert (stored["root_seed"], stored["arrival_root"]) == (101, 101)
     assert stored["workload_root"] not in (7, 101)

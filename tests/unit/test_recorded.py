@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from result_files import experiment
 
 from analysis.search import RunRequest
 from loadgen.common.errors import ScenarioError
@@ -255,11 +256,10 @@ def test_blocks_are_called_blocks_and_their_length_is_held_against_the_autocorre
     assert "no binomial sentence" in text
     assert "autocorrelation times" in text
     assert "at 10 requests/s the whole trace is time scaled by 1/" in text
-    target = {"label": "t", "simulated": False, "model": "m"}
-    told = conditions(setup.scenario, setup.workload, setup.spec, {"target": target, "warmup_s": 10.0})
-    assert told["replicates"] == "block"
+    of_blocks = conditions(setup.scenario, setup.spec, experiment())
+    assert of_blocks.replicates == "block"
     assert setup.scenario.trace_sha256 is not None
-    assert setup.scenario.trace_sha256[:12] in told["arrivals"]
+    assert setup.scenario.trace_sha256[:12] in of_blocks.arrivals
     short = prepare(scenario(file, window="2s", min_requests=1))
     assert any("resemble their neighbours" in note for note in short.workload.notes)
 

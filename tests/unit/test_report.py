@@ -7,44 +7,50 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-import orjson
 import pytest
+from result_files import again
 
+from analysis.report.buckets import Bucket
 from analysis.report.capacity import answer
 from analysis.report.cause import cause
 from analysis.report.tables import bucket_table, latency_table, run_sentences, run_table, sentences, verdict_table
-from analysis.search import Outcome
+from analysis.report.types import CapacityAnswer, Conditions
+from analysis.search import Outcome, RunRequest
 from analysis.slo import Slo
 from analysis.verdict import Finding, RateVerdict, RunVerdict
 
-CONDITIONS: dict[str, Any] = {
-    "target": "http://127.0.0.1:8000",
-    "simulated": False,
-    "model": "m",
-    "slo": "ttft ≤ 800ms",
-    "attain": str(Fraction(19, 20)),
-    "attain_text": "95%",
-    "max_error_rate": "1%",
-    "runs": 2,
-    "window_s": 120.0,
-    "warmup_s": 20.0,
-    "width": 0.05,
-    "workload": "16 input tokens as token ids, 1 output tokens, forced stop",
-    "arrivals": "Poisson",
-    "cache": "salt",
-}
+CONDITIONS = Conditions(
+    target="http://127.0.0.1:8000",
+    simulated=False,
+    model="m",
+    slo="ttft ≤ 800ms",
+    attain=str(Fraction(19, 20)),
+    attain_text="95%",
+    max_error_rate="1%",
+    runs=2,
+    window_s=120.0,
+    warmup_s=20.0,
+    width=0.05,
+    workload="16 input tokens as token ids, 1 output tokens, forced stop",
+    arrivals="Poisson",
+    cache="salt",
+    slo_clock="scheduled",
+    placeholder_slo=False,
+    explore=1,
+    cohort=None,
+    seeding="paired",
+    replicates="replicate",
+    stop="forced",
+    transport="wire",
+    max_concurrency=None,
+    scenario_sha256="",
+)
 
 
-def run(rate: float, attainment: float, status: str = "PASS", **more: Any) -> tuple[dict[str, Any], RunVerdict]:
-    request = {
-        "kind": "explore",
-        "rate": rate,
-        "replicate": 0,
-        "block": -1,
-        "seed": 1,
-        "attempt": 0,
-        "key": f"k{rate}{attainment}",
-    }
+def run(rate: float, attainment: float, status: str = "PASS", **more: Any) -> tuple[RunRequest, RunVerdict]:
+    request = RunRequest(
+        kind="explore", rate=rate, rate_index=0, replicate=0, block=-1, seed=1, attempt=0, key=f"k{rate}{attainment}"
+    )
     e2e_s = {"p50": 0.1, "p95": 0.2, "p99": rate, "p50_all": 0.1, "p95_all": inf, "p99_all": inf}
     verdict = RunVerdict(
         status=status,
@@ -69,18 +75,20 @@ FOUND = Outcome(name="FOUND", reason="", capacity=4.0, lower=4.0, upper=6.0, sup
                 proof_passes=12, proof=0.05 ** (1 / 12))  # fmt: skip
 
 
-def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, slo: Slo | None = None, **conditions: Any) -> dict[str, Any]:
+def made(outcome: Outcome = FOUND, runs: list[Any] = RUNS, slo: Slo | None = None, **conditions: Any) -> CapacityAnswer:
     keyed = tuple(
-        replace(row, keys=row.keys or tuple(request["key"] for request, _ in runs if request["rate"] == row.rate))
+        replace(row, keys=row.keys or tuple(request.key for request, _ in runs if request.rate == row.rate))
         for row in outcome.rates
     )
     return answer(
-        conditions=CONDITIONS | conditions,
+        conditions=replace(CONDITIONS, **conditions),
         outcome=replace(outcome, rates=keyed),
         runs=runs,
         buckets=lambda keys: [
-            {"input_tokens": [1, 16], "output_tokens": [1, 1], "n": 2000, "attainment": 0.98,
-             "ttft_s": {}, "tpot_s": {}, "e2e_s": {"p95": 0.2}}
+            Bucket(
+                input_tokens=(1, 16), output_tokens=(1, 1), n=2000, ok=2000, attainment=0.98,
+                ttft_s={}, tpot_s={}, e2e_s={"p95": 0.2},
+            )
         ],
         slo=slo,
     )  # fmt: skip
@@ -126,12 +134,12 @@ def test_a_rate_whose_runs_passed_and_drifted_together_names_that() -> None:
 def test_a_rate_s_row_is_made_of_the_runs_that_its_verdict_stands_on() -> None:
     """A run that a spare or a new block took over stays in the ledger, and out of the row."""
     spoiled = run(4, 0.5, "FAIL", errors=500, goodput=1.0)
-    rates = (replace(RATES[0], keys=tuple(request["key"] for request, _ in RUNS[:2])), RATES[1])
+    rates = (replace(RATES[0], keys=tuple(request.key for request, _ in RUNS[:2])), RATES[1])
     told = made(replace(FOUND, rates=rates), runs=[spoiled, *RUNS])
-    row = told["rates"][0]
-    assert (row["check"], row["cohort"], row["errors"], row["floor"]) == ("PASS", 2000, 0, 0.97)
-    assert (row["goodput"], row["missed_by"]) == (None, {})
-    assert len(told["runs"]) == 5
+    row = told.rates[0]
+    assert (row.check, row.cohort, row.errors, row.floor) == ("PASS", 2000, 0, 0.97)
+    assert (row.goodput, row.missed_by) == (None, {})
+    assert len(told.runs) == 5
 
 
 def test_an_early_fail_is_marked_as_a_bound() -> None:
@@ -195,22 +203,22 @@ def test_a_closed_loop_is_never_called_a_capacity() -> None:
 
 def test_a_verdict_survives_json_with_its_infinities() -> None:
     _, verdict = run(6, 0.93, "FAIL")
-    assert RunVerdict.from_dict(orjson.loads(orjson.dumps(verdict.to_dict()))) == verdict
+    assert again(verdict) == verdict
 
 
 def test_a_window_at_which_floor_and_mean_agree_is_named_only_where_it_can_be_known() -> None:
     steady = [run(4, 0.990), run(4, 0.991), run(6, 0.93, "FAIL"), run(6, 0.94)]
-    assert made(runs=steady)["beside"]["window_to_agree_s"] is None  # they are 30 % apart, and do not vary
+    assert made(runs=steady).beside.window_to_agree_s is None  # they are 30 % apart, and do not vary
     near = made(runs=steady, width=0.5)
-    assert near["beside"]["window_to_agree_s"] == 120
+    assert near.beside.window_to_agree_s == 120
     assert "floor and mean agree within the grid width." in " ".join(sentences(near))
     apart = made()
-    assert apart["beside"]["window_to_agree_s"] > 120
+    assert apart.beside.window_to_agree_s > 120
     assert "floor and mean would agree within the grid width at windows of " in " ".join(sentences(apart))
 
 
 @pytest.mark.parametrize(("word", "proves"), [("replicate", True), ("block", False), ("repeat", False)])
 def test_runs_of_one_history_prove_no_share_of_passes(word: str, proves: bool) -> None:
     told = made(replicates=word)
-    assert (told["proof"]["pass_share_lower_bound"] is not None) == proves
+    assert (told.proof.pass_share_lower_bound is not None) == proves
     assert any("at 95 % confidence" in line for line in sentences(told)) == proves

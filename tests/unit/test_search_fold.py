@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from result_files import again
 from searches import CRITERIA, asked, below, book_of, finish, invalid, scripted, search_of, spec_of, verdict
 
 from analysis.search import RunRequest, Search, SeedBook
@@ -18,10 +17,7 @@ def test_replay_is_the_live_search_at_every_point():
     answer = scripted({("explore", 14, 0): [client, client, fails], ("prove", 13, 2): [fails]}, below(6))
     while isinstance(request := search.ask(), RunRequest):
         search.tell(request, answer(request))
-        ledger = [
-            (RunRequest.from_dict(json.loads(json.dumps(r.to_dict()))), type(v).from_dict(v.to_dict()))
-            for r, v in search.history
-        ]
+        ledger = [(again(r), again(v)) for r, v in search.history]
         assert Search.replay(SPEC, book_of(SPEC), CRITERIA, ledger).ask() == search.ask()
     assert request.name == "FOUND"
     assert asked(search, "recheck")

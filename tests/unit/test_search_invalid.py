@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from result_files import again
 from searches import CRITERIA, asked, below, book_of, finish, invalid, scripted, search_of, spec_of, verdict
 
 from analysis.search import Outcome, RunRequest, Search, exit_code
@@ -160,10 +159,7 @@ def test_a_ledger_with_a_resumption_in_it_is_replayed_as_it_was_lived():
             finish(search, below(6))
         else:
             finish(search, lambda r: CLIENT if r.kind == "prove" else below(6)(r))
-    ledger = [
-        (RunRequest.from_dict(json.loads(json.dumps(r.to_dict()))), RunVerdict.from_dict(v.to_dict()))
-        for r, v in search.history
-    ]
+    ledger = [(again(r), again(v)) for r, v in search.history]
     for length in range(len(ledger) + 1):
         part = Search.replay(SPEC, book_of(SPEC), CRITERIA, ledger[:length])
         part.retry()

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from result_files import document, request
 
 from analysis.tp.fit import Fit, Server, fit_passes
 from analysis.tp.passes import NotIdentified, find_passes, joined
+from loadgen.common.documents import to_json
 from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
 from loadgen.emulator.fitting import fit_profile, write_profile
@@ -146,6 +148,7 @@ def test_a_profile_is_fitted_from_a_results_directory_and_can_be_used(tmp_path: 
     requests.to_parquet(run / "requests.parquet")
     with (run / "events.parquet").open("wb") as stream:
         write_events(events, requests, stream)
+    (run / "run.json").write_bytes(to_json(document(request("rate=4.000"))))
     out = tmp_path / "mine.toml"
     written = fit_profile("llama8b-80gb", (), tmp_path)
     write_profile(out, written)
@@ -161,6 +164,10 @@ def test_a_profile_is_fitted_from_a_results_directory_and_can_be_used(tmp_path: 
         fit_profile("llama70b-replicas", (), tmp_path)
     with pytest.raises(ResultsError, match="holds no runs"):
         fit_profile("llama8b-80gb", (), tmp_path / "none")
+    (run / "run.json").write_text('{"verdict": {}}')
+    with pytest.raises(ResultsError, match="written by another version of loadgen"):
+        fit_profile("llama8b-80gb", (), tmp_path)
+    (run / "run.json").write_bytes(to_json(document(request("rate=4.000"))))
     (run / "events.parquet").write_bytes(b"no table")
     with pytest.raises(ResultsError, match=r"events\.parquet: cannot be read") as caught:
         fit_profile("llama8b-80gb", (), tmp_path)

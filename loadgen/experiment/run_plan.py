@@ -13,6 +13,7 @@ from loadgen.common import defaults
 from loadgen.plan.types import NS, RunPlan
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import Drain, SendOptions
+from loadgen.send.pacing import DependentSessions, FixedConcurrency, OnSchedule, Pacing
 from loadgen.workload.workload import Workload
 
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
@@ -46,12 +47,17 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         transport=scenario.transport,
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
-        closed=scenario.closed,
-        dependent=scenario.sessions == "dependent",
+        pacing=_pacing(scenario),
         prewarm=scenario.prewarm,
         slo=scenario.objective,
         events=scenario.kept_events,
     )
+
+
+def _pacing(scenario: Scenario) -> Pacing:
+    if scenario.closed is not None:
+        return FixedConcurrency(scenario.closed)
+    return DependentSessions() if scenario.sessions == "dependent" else OnSchedule()
 
 
 def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:

@@ -25,6 +25,7 @@ from loadgen.experiment.sut import Sut
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
 from loadgen.scenario.model import Scenario
+from loadgen.send.pacing import OnSchedule
 from loadgen.workload.workload import Workload
 
 __all__ = ["Warmth", "warm_again", "warm_requests", "warm_target", "warmup_note"]
@@ -101,7 +102,7 @@ class _Warming:
         await unless_stopped(stop, self.sut.settle, doing)
         output = await self.sut.send_load(
             plan,
-            replace(options_of(self.scenario, workload), closed=None, slo=Slo()),  # every one is waited for
+            replace(options_of(self.scenario, workload), pacing=OnSchedule(), slo=Slo()),  # every one is waited for
             salt=salt(experiment, "warm-up", self.rate, 0, 0),
             sink=None,
             progress=lambda _: None,

@@ -16,11 +16,10 @@ from loadgen.send.active import BodySource, Transport
 from loadgen.send.address import connection_limit, raise_descriptor_limit
 from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import Clock, ClockHealth
-from loadgen.send.closed import ClosedDispatcher
-from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
 from loadgen.send.httpx_transport import HttpxTransport
+from loadgen.send.pacing import FixedConcurrency, OnSchedule
 from loadgen.send.table import Tables
 from loadgen.send.wire import WireTransport
 
@@ -82,22 +81,17 @@ async def send_run(
         await transport.prewarm(options.prewarm)
         limit = connection_limit(endpoint.urls)
         stopped = asyncio.Event()
-        settings: dict[str, Any] = {
-            "plan": plan,
-            "bodies": bodies,
-            "transport": transport,
-            "clock": clock,
-            "options": options,
-            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
-            "targets": len(endpoint.urls),
-            "on_stopped": stopped.set,
-            "indices": indices,
-        }
-        dispatcher: Dispatcher
-        if options.closed is not None:
-            dispatcher = ClosedDispatcher(concurrency=options.closed, **settings)
-        else:
-            dispatcher = (DependentDispatcher if options.dependent else Dispatcher)(**settings)
+        dispatcher = Dispatcher(
+            plan=plan,
+            bodies=bodies,
+            transport=transport,
+            clock=clock,
+            options=options,
+            tables=Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
+            targets=len(endpoint.urls),
+            on_stopped=stopped.set,
+            indices=indices,
+        )
         heartbeat = Heartbeat(clock)
         health = ClockHealth.read()
         with _no_garbage_collection():
@@ -120,15 +114,15 @@ async def send_run(
         limit = min(limit or transport.opened_peak, transport.opened_peak)
     refused = transport.opened_peak is not None
     facts = SenderFacts(
-        rate=plan.rate if options.closed is None else 0.0,
+        rate=0.0 if isinstance(options.pacing, FixedConcurrency) else plan.rate,
         warmup_ns=plan.window.warmup_ns,
         window_ns=plan.window.window_ns,
         stop_ns=dispatcher.stop_ns,
         due=dispatcher.due,
         sent=dispatcher.sent,
-        cohort_due=dispatcher.cohort_due,
-        open_loop=options.closed is None and not options.dependent,
-        stopped_early=dispatcher.stopped_early,
+        cohort_due=dispatcher.cohort.due,
+        open_loop=isinstance(options.pacing, OnSchedule),
+        stopped_early=dispatcher.cohort.stopped_early,
         heartbeat_p99_s=heartbeat.p99_s(),
         heartbeat_max_s=heartbeat.max_s(),
         live_area_s=dispatcher.area_s,

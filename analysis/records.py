@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.schema import ABSENT, DERIVED, REQUEST_COLUMNS
+from analysis.units import NS_PER_S
 
 __all__ = [
+    "NS_PER_S",
     "Bools",
     "Floats",
     "Ints",
@@ -29,7 +31,6 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-NS_PER_S = 1_000_000_000
 GATHERED_SPAN = 20  # a stream that waited so many times as long for its first token as all others took,
 GATHERED_EVENTS = 1.5  # and came with so many events a read, was gathered and let go
 Numbers = TypeVar("Numbers", int, Ints)

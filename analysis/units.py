@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Final
+
+NS_PER_S: Final = 1_000_000_000
 
 _DURATION = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000),
              "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600)}  # fmt: skip

@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.common.loop import run_loop
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
 from loadgen.results.journal import Journal
 from loadgen.send.api import Endpoint, SendOptions
 from loadgen.send.clock import LoopClock
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 
 TOKENS, GAP_MS, WARMUP_S, LIMIT_S = 128, 10, 2.0, 0.005
 LADDERS = {

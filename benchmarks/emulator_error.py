@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadgen.common.loop import run_loop
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import DrawnLengths
@@ -25,7 +26,7 @@ from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 from loadgen.target.emulated import launch
 
 

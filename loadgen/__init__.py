@@ -1,10 +1,15 @@
-"""Open-loop load generator and SLO capacity finder for OpenAI-compatible LLM servers."""
+"""Open-loop load generator and SLO capacity finder for OpenAI-compatible LLM servers.
+
+`sweep`, `run`, `replay` and `rehearse` measure, `load` reads what was measured; docs/library.md shows how. What a name
+needs is imported when the name is first used.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 
 def _companions() -> None:
@@ -33,3 +38,108 @@ def _companions() -> None:
 
 
 _companions()
+
+if TYPE_CHECKING:
+    from loadgen.common.errors import (
+        Aborted,
+        ClientLimited,
+        LoadgenError,
+        ResultsError,
+        ScenarioError,
+        TargetError,
+        TargetUnfit,
+        UsageError,
+    )
+    from loadgen.experiment.check import Checked, check
+    from loadgen.experiment.forecast import Forecast, forecast
+    from loadgen.experiment.library import (
+        rehearse,
+        rehearse_sync,
+        replay,
+        replay_sync,
+        run,
+        run_sync,
+        sweep,
+        sweep_sync,
+    )
+    from loadgen.experiment.measured import Experiment, load
+    from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
+    from loadgen.experiment.progress import Note, ProgressEvent, RunLabel, RunSealed, RunStarted, Tick
+    from loadgen.experiment.work import Work
+    from loadgen.scenario.file import load_scenario
+    from loadgen.scenario.model import Scenario
+    from loadgen.target.survey import Survey
+
+__all__ = [
+    "Aborted",
+    "Checked",
+    "ClientLimited",
+    "Experiment",
+    "Forecast",
+    "LoadgenError",
+    "Note",
+    "ProgressEvent",
+    "ResultsError",
+    "RunLabel",
+    "RunSealed",
+    "RunStarted",
+    "Scenario",
+    "ScenarioError",
+    "Setup",
+    "Survey",
+    "TargetError",
+    "TargetUnfit",
+    "Tick",
+    "UsageError",
+    "Work",
+    "check",
+    "forecast",
+    "load",
+    "load_scenario",
+    "prepare",
+    "rehearse",
+    "rehearse_sync",
+    "replay",
+    "replay_sync",
+    "resumed_scenario",
+    "run",
+    "run_sync",
+    "sweep",
+    "sweep_sync",
+]
+
+_AT = {
+    "common.errors": (
+        "Aborted", "ClientLimited", "LoadgenError", "ResultsError", "ScenarioError", "TargetError", "TargetUnfit",
+        "UsageError",
+    ),
+    "experiment.check": ("Checked", "check"),
+    "experiment.forecast": ("Forecast", "forecast"),
+    "experiment.library": (
+        "rehearse", "rehearse_sync", "replay", "replay_sync", "run", "run_sync", "sweep", "sweep_sync",
+    ),
+    "experiment.prepare": ("Setup", "prepare", "resumed_scenario"),
+    "experiment.measured": ("Experiment", "load"),
+    "experiment.progress": ("Note", "ProgressEvent", "RunLabel", "RunSealed", "RunStarted", "Tick"),
+    "experiment.work": ("Work",),
+    "scenario.file": ("load_scenario",),
+    "scenario.model": ("Scenario",),
+    "target.survey": ("Survey",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _AT.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from loadgen.results.manifest import versions
+
+        return versions()["loadgen"]
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

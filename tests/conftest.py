@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from analysis.judge import run as judge
 from loadgen.cli import main
+from tests.fakes.gates import relaxed
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a command printed."""
+    """What a command printed, and how it ended."""
 
     stdout: str
     stderr: str
+    code: int
 
 
 @pytest.fixture
@@ -26,17 +29,25 @@ def loadgen(
 ) -> Callable[..., RunResult]:
     """The command line in this process (a new one takes seconds to import), in an empty directory.
 
-    `code`: the exit code that is expected; None: any.
+    `code`: the exit code that is expected.
     """
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int | None = 0) -> RunResult:
+    def run(*arguments: str, code: int = 0) -> RunResult:
         capfdbinary.readouterr()
         monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = (text.decode() for text in capfdbinary.readouterr())
-        assert code in (None, ended.value.code or 0), err
-        return RunResult(stdout=out, stderr=err)
+        done = RunResult(stdout=out, stderr=err, code=int(ended.value.code or 0))
+        assert "Traceback" not in err
+        assert done.code == code, err
+        return done
 
     return run
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gates on the client's lateness inform and do not block, in a test of servers on a machine that may be busy."""
+    monkeypatch.setattr(judge, "gates", relaxed(judge.gates))

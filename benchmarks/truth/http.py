@@ -15,17 +15,17 @@ from analysis.records import derive
 from benchmarks.emulator_error import Fixed, offer
 from benchmarks.truth.board import Board
 from benchmarks.truth.crew import Crew, asked, ready, sweep
+from loadgen.common.loop import run_loop
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment.execute import sweep as live_sweep
 from loadgen.experiment.prepare import prepare
-from loadgen.experiment.progress import open_progress
+from loadgen.experiment.progress import Progress
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.plan import make_plan
 from loadgen.plan.types import RequestFormat, RunPlan, Window
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import SendOptions
-from loadgen.send.session import run_loop
 
 LOW, HIGH = 5.0, 80.0  # requests/s of 128 tokens: idle, and near what two cores carry of client and emulator together
 PROFILE = "llama8b-80gb"
@@ -130,10 +130,9 @@ def _over_http(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     scenario = load_scenario(None, {**settings, "target": (f"emulator:{PROFILE}",), "seed": seed})
 
     async def run(folder: str) -> dict[str, Any]:
-        with open_progress(quiet=True) as progress:
-            _, answer = await live_sweep(
-                prepare(scenario), Path(folder) / "r", resume=False, progress=progress, stop=anyio.Event()
-            )
+        _, answer = await live_sweep(
+            prepare(scenario), Path(folder) / "r", resume=False, progress=Progress(), stop=anyio.Event()
+        )
         return answer
 
     with tempfile.TemporaryDirectory() as folder:

@@ -72,9 +72,9 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from loadgen.results.manifest import versions
+        from loadgen import __version__
 
-        typer.echo(f"loadgen {versions()['loadgen']}")
+        typer.echo(f"loadgen {__version__}")
         raise typer.Exit
 
 

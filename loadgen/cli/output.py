@@ -26,6 +26,7 @@ from analysis.report.tables import (
 )
 from analysis.slo import Slo
 from analysis.text import printable
+from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 
 __all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
@@ -52,6 +53,8 @@ def print_run(line: Mapping[str, Any], notes: Sequence[str], slo: Slo) -> None:
     if why := line.get("diagnosis"):
         print_lines("Diagnosis:", *(f"  {step}" for step in why.split("\n")))
     print_lines(*notes)
+    if (replayed := line.get("replay")) is not None:
+        print_lines(*_replayed_lines(replayed))
 
 
 def print_tables(*tables: Table) -> None:
@@ -87,6 +90,29 @@ def print_json(value: Mapping[str, Any]) -> None:
     text = _DOUBTFUL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()
+
+
+def _replayed_lines(told: Mapping[str, Any]) -> list[str]:
+    """What only a replay has to say."""
+    lines = [f"replayed: {told['origin']}"]
+    if (blocked := told["blocked"]) is not None:
+        lines.append(
+            "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
+            "a capacity"
+        )
+        waits = (
+            f" for p50 {format_duration(blocked['p50_s'])}, p95 {format_duration(blocked['p95_s'])}, at most "
+            f"{format_duration(blocked['max_s'])}, {format_duration(blocked['total_s'])} in all"
+            if blocked["blocked"]
+            else ""
+        )
+        lines.append(f"blocked: {blocked['blocked']} of {blocked['turns']} later turns{waits}")
+    if (prefix := told["prefix"]) is not None:
+        cached = "the server did not say" if prefix["cached"] is None else f"{prefix['cached']:.2%} were"
+        lines.append(
+            f"prefix cache: the block ids allow {prefix['allowed']:.2%} of input tokens to be cached; {cached}"
+        )
+    return [*lines, f"schedule sha256 {told['schedule_sha256']}", f"workload sha256 {told['workload_sha256']}"]
 
 
 def _console() -> Console:

@@ -7,20 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen import Note, Scenario, load_scenario, replay
 from loadgen.cli import app
+from loadgen.cli.display import open_display
 from loadgen.cli.options import takes
-from loadgen.cli.output import print_json, print_lines, print_run
+from loadgen.cli.output import print_json, print_run
 from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
-from loadgen.cli.work import check_system, work
+from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
-from loadgen.experiment.execute import single_run
-from loadgen.experiment.progress import open_progress
-from loadgen.experiment.replay import prepare_replay, replayed, replayed_lines
-from loadgen.results.answer import notes
-from loadgen.results.store import read_json, read_ledger
-from loadgen.scenario.file import load_scenario
-from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo ttft:800ms
@@ -49,18 +44,16 @@ def replay_command(
 ) -> None:
     """Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the run."""
     given = {"arrivals": f"trace:{trace}", **({} if window is None else {"trace_window": window})}
-    setup = prepare_replay(load_scenario(scenario, overrides | given))
-    check_system(setup.scenario)
-    directory = out or Path("results") / default_name("replay", setup.scenario.name)
+    chosen = load_scenario(scenario, overrides | given)
+    directory = out or Path("results") / default_name("replay", chosen.name)
     advise(lambda: f"what was measured is kept in {directory}" if directory.exists() else "nothing was measured")
-    with open_progress(quiet=quiet) as progress:
-        progress.note(f"results: {directory}")
-        verdict = work(lambda stop: single_run(setup, directory, kind="replay", progress=progress, stop=stop))
-    (line,) = read_ledger(directory)
-    told = replayed(directory, line)
+    with open_display(quiet=quiet) as display:
+        replaying = replay(chosen, directory, progress=display.show)
+        display.show(Note(text=f"results: {directory}"))
+        measured = work(replaying)
+    (line,) = measured.ledger
     if as_json:
-        print_json({**line, "replay": told})
+        print_json(line)
     else:
-        print_run(line, notes(setup.scenario, read_json(directory / "experiment.json")), setup.scenario.objective)
-        print_lines(*replayed_lines(told))
-    raise typer.Exit(exit_code_of(verdict, setup.scenario))
+        print_run(line, measured.notes, chosen.objective)
+    raise typer.Exit(exit_code_of(measured))

@@ -8,20 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from analysis.verdict import RunVerdict
+from loadgen import Experiment, Note, Scenario, ScenarioError, load_scenario, run
 from loadgen.cli import app
+from loadgen.cli.display import open_display
 from loadgen.cli.options import takes
 from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
-from loadgen.cli.work import check_system, work
-from loadgen.common.errors import ScenarioError
+from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
-from loadgen.experiment.execute import single_run
-from loadgen.experiment.prepare import prepare
-from loadgen.experiment.progress import open_progress
-from loadgen.results.answer import notes
-from loadgen.results.store import read_json, read_ledger
-from loadgen.scenario.file import load_scenario
-from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo ttft:800ms
@@ -43,23 +37,19 @@ def run_command(
     chosen = load_scenario(scenario, overrides | {"runs": 1})
     if chosen.closed is not None and "rate" in overrides:
         raise ScenarioError("--closed and --rate exclude each other: a closed loop sends as fast as it is answered")
-    if chosen.closed is not None:
-        chosen = chosen.model_copy(update={"rate": "1"})
-    if ".." in chosen.rate or "," in chosen.rate:
-        raise ScenarioError(f"--rate {chosen.rate}: run offers one rate, such as --rate 6; sweep takes more")
-    setup = prepare(chosen)
-    check_system(chosen)
     directory = out or Path("results") / default_name("run", chosen.name)
     advise(lambda: f"what was measured is kept in {directory}" if directory.exists() else "nothing was measured")
-    with open_progress(quiet=quiet) as progress:
-        progress.note(f"results: {directory}")
-        verdict = work(lambda stop: single_run(setup, directory, kind="run", progress=progress, stop=stop))
-    (line,) = read_ledger(directory)
-    experiment = read_json(directory / "experiment.json")
-    print_json(line) if as_json else print_run(line, notes(chosen, experiment), chosen.objective)
-    raise typer.Exit(exit_code_of(verdict, chosen))
+    with open_display(quiet=quiet) as display:
+        running = run(chosen, directory, progress=display.show)
+        display.show(Note(text=f"results: {directory}"))
+        measured = work(running)
+    (line,) = measured.ledger
+    print_json(line) if as_json else print_run(line, measured.notes, chosen.objective)
+    raise typer.Exit(exit_code_of(measured))
 
 
-def exit_code_of(verdict: RunVerdict, scenario: Scenario) -> int:
+def exit_code_of(measured: Experiment) -> int:
     """Of a single run: without an SLO of one's own only an INVALID one says something."""
+    (line,), scenario = measured.ledger, measured.scenario
+    verdict = RunVerdict.from_dict(line["verdict"])
     return {"PASS": 0, "FAIL": 1, "INVALID": 4}[verdict.status] if scenario.slo else 4 * (verdict.status == "INVALID")

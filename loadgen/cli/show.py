@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from analysis.search import Search
+from loadgen import load
 from loadgen.cli import app
-from loadgen.cli.output import print_answer, print_json, print_lines, print_run
-from loadgen.common.errors import ResultsError
-from loadgen.experiment.prepare import prepare
-from loadgen.experiment.replay import replayed, replayed_lines
-from loadgen.experiment.run_plan import criteria_of
-from loadgen.results.answer import assemble, notes, told
-from loadgen.results.store import read_json, read_ledger
-from loadgen.scenario.model import Scenario
+from loadgen.cli.output import print_answer, print_json, print_run
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
 
@@ -28,32 +21,9 @@ def show_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Print the result of an experiment again."""
-    if not (directory / "experiment.json").exists():
-        raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
-    experiment = read_json(directory / "experiment.json")
-    if experiment.get("kind") in ("run", "replay"):
-        scenario = Scenario.restore(experiment["scenario"])
-        for line in read_ledger(directory):
-            told = {"replay": replayed(directory, line)} if experiment["kind"] == "replay" else {}
-            if as_json:
-                print_json({**line, **told})
-                continue
-            print_run(line, notes(scenario, experiment), scenario.objective)
-            print_lines(*(replayed_lines(told["replay"]) if told else ()))
+    measured = load(directory)
+    if measured.kind == "sweep":
+        print_json(measured.answer) if as_json else print_answer(measured.answer, buckets=buckets)
         return
-    answer = _stored(directory) or _so_far(directory, experiment)
-    print_json(answer) if as_json else print_answer(answer, buckets=buckets)
-
-
-def _stored(directory: Path) -> dict[str, Any] | None:
-    path = directory / "capacity.json"
-    return read_json(path) if path.exists() else None
-
-
-def _so_far(directory: Path, experiment: dict[str, Any]) -> dict[str, Any]:
-    """The answer that the ledger of an unfinished experiment adds up to."""
-    setup = prepare(Scenario.restore(experiment["scenario"]))
-    criteria = criteria_of(setup.scenario, setup.workload)
-    search = Search.replay(setup.spec, setup.seeds, criteria, told(directory))
-    outcome = search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {directory}")
-    return assemble(directory, setup.scenario, setup.workload, setup.spec, outcome)
+    for line in measured.ledger:
+        print_json(line) if as_json else print_run(line, measured.notes, measured.scenario.objective)

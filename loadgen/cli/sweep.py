@@ -12,19 +12,25 @@ import typer
 
 from analysis.report.rehearsal import rehearsal_sentences, rehearsal_tables
 from analysis.search import exit_code
+from loadgen import (
+    Note,
+    Scenario,
+    ScenarioError,
+    Setup,
+    UsageError,
+    forecast,
+    load_scenario,
+    prepare,
+    rehearse_sync,
+    resumed_scenario,
+    sweep,
+)
 from loadgen.cli import app
+from loadgen.cli.display import open_display
 from loadgen.cli.options import takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
-from loadgen.cli.work import check_system, work
-from loadgen.common.errors import ScenarioError, UsageError
+from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
-from loadgen.experiment.execute import sweep
-from loadgen.experiment.forecast import forecast
-from loadgen.experiment.prepare import Setup, prepare, resumed_scenario
-from loadgen.experiment.progress import open_progress
-from loadgen.experiment.rehearse import rehearse, stage
-from loadgen.scenario.file import load_scenario
-from loadgen.scenario.model import Scenario
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms
@@ -84,19 +90,15 @@ def sweep_command(
     if not overrides and scenario is None and resume is None:
         print_lines(*plan.lines(), *_BARE)
         raise typer.Exit(UsageError.exit_code)
-    check_system(chosen)
     directory = resume or out or Path("results") / default_name("sweep", chosen.name)
     advise(lambda: going_on(directory))
-    with open_progress(quiet=quiet) as progress:
-        for line in plan.lines():
-            progress.note(line)
-        progress.note(f"results: {directory}")
-        outcome, answer = work(
-            lambda stop: sweep(
-                setup, directory, resume=resume is not None, progress=progress, stop=stop, began_s=began_s
-            )
-        )
-    print_json(answer) if as_json else print_answer(answer, buckets=buckets)
+    with open_display(quiet=quiet) as display:
+        sweeping = sweep(setup, directory, resume=resume is not None, progress=display.show, began_s=began_s)
+        for line in (*plan.lines(), f"results: {directory}"):
+            display.show(Note(text=line))
+        measured = work(sweeping)
+    outcome = measured.outcome
+    print_json(measured.answer) if as_json else print_answer(measured.answer, buckets=buckets)
     if outcome.name in ("ABORTED", "BUDGET_EXHAUSTED"):
         more = "" if outcome.name == "ABORTED" else " with more of it"
         typer.echo(f"{going_on(directory).capitalize()}{more}", err=as_json)
@@ -104,9 +106,8 @@ def sweep_command(
 
 
 def _rehearse(setup: Setup, repeats: int, *, as_json: bool, quiet: bool) -> None:
-    on = stage(setup)
-    with open_progress(quiet=quiet) as progress:
-        report = rehearse(on, repeats, progress=progress)
+    with open_display(quiet=quiet) as display:
+        report = rehearse_sync(setup, repeats, progress=display.show)
     if as_json:
         print_json(report)
     else:

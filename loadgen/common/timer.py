@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from analysis.units import NS_PER_S
+
 __all__ = ["Alarm"]
 
-NS: Final = 1_000_000_000
 _RESOLUTION_NS: Final = 1_000_000  # of a loop's own timers
 _ABSOLUTE: Final = 1
 
@@ -99,5 +100,5 @@ def _timerfd() -> int:
 
 def _settime(timer_fd: int, monotonic_ns: int) -> None:
     assert _libc is not None
-    _spec.it_value.tv_sec, _spec.it_value.tv_nsec = divmod(monotonic_ns, NS)
+    _spec.it_value.tv_sec, _spec.it_value.tv_nsec = divmod(monotonic_ns, NS_PER_S)
     _libc.timerfd_settime(timer_fd, _ABSOLUTE, _spec_pointer, None)

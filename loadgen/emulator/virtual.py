@@ -20,6 +20,7 @@ import pandas as pd
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS
 from analysis.slo import Slo
+from analysis.units import NS_PER_S
 from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
@@ -34,7 +35,6 @@ from loadgen.send.pacing import FixedConcurrency, OnSchedule
 
 __all__ = ["simulate_run"]
 
-_NS = 1_000_000_000
 _NEVER = 1 << 62
 _BOUNDS = ("", "ttft", "e2e", "tpot")
 _ENDS = {  # outcome -> what its error says
@@ -71,7 +71,7 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions) -> RunOu
     output, stops = _output_tokens(plan, profile, tails)
     at_ns = plan.schedule.at_ns
     until = int(np.searchsorted(at_ns, plan.window.end_ns))
-    timeout_ns = round(options.timeout_s * _NS)
+    timeout_ns = round(options.timeout_s * NS_PER_S)
     trace = _serve(plan, profile, output, tails, timeout_ns=timeout_ns, until=until, cap=options.max_concurrency)
     run = _Run.of(plan, trace, timeout_ns, options)
     stop_ns, early = _stop(plan, run, options)
@@ -168,13 +168,13 @@ def _broken(
     """Whether a complete request breaks a bound (method, section 3)."""
     broken = np.zeros(len(plan), dtype=np.bool_)
     if slo.client_queue_s is not None:
-        broken |= (trace.sent_ns - plan.schedule.at_ns) / _NS > slo.client_queue_s
+        broken |= (trace.sent_ns - plan.schedule.at_ns) / NS_PER_S > slo.client_queue_s
     if slo.ttft_s is not None:
-        broken |= (first_ns - start_ns) / _NS > slo.ttft_s
+        broken |= (first_ns - start_ns) / NS_PER_S > slo.ttft_s
     if slo.e2e_s is not None:
-        broken |= (last_ns - start_ns) / _NS > slo.e2e_s
+        broken |= (last_ns - start_ns) / NS_PER_S > slo.e2e_s
     if slo.tpot_s is not None:
-        broken |= (tokens > 1) & ((last_ns - first_ns) / (np.maximum(tokens - 1, 1) * _NS) > slo.tpot_s)
+        broken |= (tokens > 1) & ((last_ns - first_ns) / (np.maximum(tokens - 1, 1) * NS_PER_S) > slo.tpot_s)
     return broken
 
 
@@ -189,12 +189,12 @@ def _certain(slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s) -> tup
         which[sooner] = _BOUNDS.index(name)
 
     if slo.ttft_s is not None:
-        bound_ns = round(slo.ttft_s * _NS)
+        bound_ns = round(slo.ttft_s * NS_PER_S)
         earlier(start_ns + bound_ns, (first_ns < 0) | (first_ns - start_ns > bound_ns), "ttft")
     if slo.e2e_s is not None:
-        earlier(start_ns + round(slo.e2e_s * _NS), start_ns >= 0, "e2e")
+        earlier(start_ns + round(slo.e2e_s * NS_PER_S), start_ns >= 0, "e2e")
     if slo.tpot_s is not None:
-        span_ns = round(slo.tpot_s * _NS) * (plan.output_tokens - 1)
+        span_ns = round(slo.tpot_s * NS_PER_S) * (plan.output_tokens - 1)
         earlier(first_ns + span_ns, (first_ns >= 0) & (plan.output_tokens > 1), "tpot")
     return at_ns, which
 
@@ -326,7 +326,7 @@ def _facts(plan: RunPlan, table: pd.DataFrame, stop_ns: int, early: bool, option
         cohort_due=int(np.searchsorted(at_ns, window.end_ns) - np.searchsorted(at_ns, window.warmup_ns)),
         simulated=True,
         stopped_early=early,
-        live_area_s=float((ended - scheduled).sum()) / _NS,
+        live_area_s=float((ended - scheduled).sum()) / NS_PER_S,
         peak_in_flight=int(in_flight.max(initial=0)),
         concurrency_cap=options.max_concurrency,
     )

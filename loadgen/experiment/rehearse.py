@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -44,7 +44,7 @@ from loadgen.plan.types import NS, RunPlan
 from loadgen.send.api import RunOutput, SendOptions
 from loadgen.workload.workload import seed_book
 
-__all__ = ["MemoryRunner", "Stage", "rehearse", "repeat", "stage", "variations"]
+__all__ = ["MemoryRunner", "Stage", "check_rehearsable", "rehearse", "repeat", "stage", "variations"]
 
 MIN_PER_CELL: Final = 5
 _CELL_SHARE: Final = 10  # one in ten repeats for each other window and number of replicates
@@ -63,10 +63,10 @@ class Stage:
     residence_s: float | None = None  # at the lowest rate
 
 
-def stage(setup: Setup) -> Stage:
-    """Make ready to rehearse. Raises `ScenarioError` where that has no virtual time or nothing to repeat."""
+def check_rehearsable(setup: Setup) -> None:
+    """Raise `ScenarioError` where the experiment has no virtual time or nothing to repeat."""
     target = setup.scenario.target
-    kind, _, name = target[0].partition(":")
+    kind = target[0].partition(":")[0]
     if kind != "virtual" or len(target) > 1:
         raise ScenarioError(
             f"--rehearse repeats an experiment in virtual time, not on {target[0]}: choose --target virtual:PROFILE"
@@ -75,7 +75,12 @@ def stage(setup: Setup) -> Stage:
         raise ScenarioError(
             "--rehearse draws new arrivals for every repeat, and a recorded trace has but its own: fit a process to it"
         )
-    sut = VirtualSut(profile_name=name or defaults.PROFILE)
+
+
+def stage(setup: Setup) -> Stage:
+    """Make ready to rehearse. Raises as `check_rehearsable`."""
+    check_rehearsable(setup)
+    sut = VirtualSut(profile_name=setup.scenario.target[0].partition(":")[2] or defaults.PROFILE)
     warmth = asyncio.run(
         warm_target(
             setup.scenario,
@@ -170,12 +175,19 @@ def variations(on: Stage) -> list[Stage]:
     return made
 
 
-def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | None = None) -> dict[str, Any]:
+def rehearse(
+    on: Stage,
+    repeats: int,
+    *,
+    progress: Progress,
+    processes: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     """Repeat the experiment and its variations; what that says, JSON-ready.
 
     Variations are left out below 50 repeats: fewer than five of each would say nothing. `processes` is by default
     what that is worth, at most one a core; 1 stays in this process. Raises `LoadgenError` as the runs do, and
-    `Aborted`.
+    `Aborted` for Ctrl-C and where `stopped`, asked after each repeat, says so.
     """
     each = repeats // _CELL_SHARE
     stages = [on, *(variations(on) if each >= MIN_PER_CELL else ())]
@@ -198,6 +210,8 @@ def rehearse(on: Stage, repeats: int, *, progress: Progress, processes: int | No
         with closing(alone if cores == 1 else _pool(stages, jobs, cores)) as finished:
             for count, (place, result) in enumerate(finished, 1):
                 done[place].append(result)
+                if stopped():
+                    raise KeyboardInterrupt
                 now = time.monotonic()
                 if now - said >= _SAID_EVERY_S:
                     said = now

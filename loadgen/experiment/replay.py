@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from analysis.records import outcome_is
-from analysis.units import format_duration
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.prepare import Setup, pinned
 from loadgen.plan.types import NS
@@ -20,7 +19,7 @@ from loadgen.workload.trace_arrivals import ReadTrace, read_arrivals
 from loadgen.workload.workload import Workload, search_spec, seed_book
 from traces.transform import change_rate
 
-__all__ = ["prepare_replay", "replayed", "replayed_lines"]
+__all__ = ["prepare_replay", "replayed"]
 
 
 def prepare_replay(scenario: Scenario) -> Setup:
@@ -88,26 +87,3 @@ def replayed(directory: Path, line: Mapping[str, Any]) -> dict[str, Any]:
         "prefix": prefix,
         "blocked": line.get("blocked"),
     }
-
-
-def replayed_lines(told: Mapping[str, Any]) -> list[str]:
-    """The same for a person."""
-    lines = [f"replayed: {told['origin']}"]
-    if (blocked := told["blocked"]) is not None:
-        lines.append(
-            "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
-            "a capacity"
-        )
-        waits = (
-            f" for p50 {format_duration(blocked['p50_s'])}, p95 {format_duration(blocked['p95_s'])}, at most "
-            f"{format_duration(blocked['max_s'])}, {format_duration(blocked['total_s'])} in all"
-            if blocked["blocked"]
-            else ""
-        )
-        lines.append(f"blocked: {blocked['blocked']} of {blocked['turns']} later turns{waits}")
-    if (prefix := told["prefix"]) is not None:
-        cached = "the server did not say" if prefix["cached"] is None else f"{prefix['cached']:.2%} were"
-        lines.append(
-            f"prefix cache: the block ids allow {prefix['allowed']:.2%} of input tokens to be cached; {cached}"
-        )
-    return [*lines, f"schedule sha256 {told['schedule_sha256']}", f"workload sha256 {told['workload_sha256']}"]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import orjson
 from scipy.special import ndtr, ndtri
 
+from analysis.text import bounded
 from loadgen.common.errors import UsageError
 from loadgen.plan.types import Int64s
 
@@ -222,11 +223,6 @@ def read_lengths(path: Path | str) -> LengthTable:
     return LengthTable(rows=np.array(rows, dtype=np.int64))
 
 
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
 def _row(cells: list[Any], where: str) -> tuple[int, int, int]:
     numbers = [_tokens(cell, name, where) for cell, name in zip(cells, _NAMES, strict=False)]
     input_tokens, output_tokens, prefix = (*numbers, 0)[:3]
@@ -241,9 +237,9 @@ def _tokens(cell: Any, name: str, where: str) -> int:
     if isinstance(cell, str) and re.fullmatch(r"\d{1,18}", cell.strip(), re.ASCII):
         cell = int(cell)
     if not isinstance(cell, int) or isinstance(cell, bool) or cell < 0:
-        raise UsageError(f"{where}: {name} {_shown(cell)} is not a whole number of tokens")
+        raise UsageError(f"{where}: {name} {bounded(repr(cell), 40)} is not a whole number of tokens")
     if cell > MAX_TOKENS:
-        raise UsageError(f"{where}: {name} {_shown(cell)} is more than {MAX_TOKENS:,} tokens")
+        raise UsageError(f"{where}: {name} {bounded(repr(cell), 40)} is more than {MAX_TOKENS:,} tokens")
     return cell
 
 
@@ -258,7 +254,9 @@ def _placed(names: list[str], where: str) -> Callable[[list[Any]], list[Any]]:
     for position, name in enumerate(names):
         column = _COLUMNS.get(name.strip().lower())
         if column is None:
-            raise UsageError(f"{where}: unknown column {_shown(name)}; known are input, output and cached_prefix")
+            raise UsageError(
+                f"{where}: unknown column {bounded(repr(name), 40)}; known are input, output and cached_prefix"
+            )
         if column in places:
             raise UsageError(f"{where}: {_NAMES[column]} is given twice")
         places[column] = position
@@ -298,11 +296,11 @@ def _jsonl_rows(text: str, path: Path) -> Iterator[tuple[int, list[Any]]]:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            raise UsageError(f"{where}: not JSON: {_shown(line.strip())}") from None
+            raise UsageError(f"{where}: not JSON: {bounded(repr(line.strip()), 40)}") from None
         if isinstance(value, dict):
             yield number, _placed(list(value), where)(list(value.values()))
         elif isinstance(value, list):
             _check_width(value, where)
             yield number, value
         else:
-            raise UsageError(f"{where}: {_shown(value)} is neither a list nor an object of lengths")
+            raise UsageError(f"{where}: {bounded(repr(value), 40)} is neither a list nor an object of lengths")

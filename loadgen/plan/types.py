@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from analysis.units import NS_PER_S as NS
 from traces.trace import BlockHashes
 
-__all__ = ["ExactText", "Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
+__all__ = ["NS", "ExactText", "Int64s", "RequestFormat", "RunPlan", "Schedule", "Window"]
 
 Int64s = npt.NDArray[np.int64]
-NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from analysis.schema import ABSENT
+from analysis.text import bounded
 from loadgen.common import defaults
-from loadgen.send.openai import Answer, HttpEnd, bounded
+from loadgen.send.openai import Answer, HttpEnd
 from loadgen.send.reader import AnswerReader
 
 __all__ = ["HEADERS_TOO_LONG", "READ_AT_BYTES", "ActiveRequest", "BodySource", "CompletionHandler", "Held", "Transport"]

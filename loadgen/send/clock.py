@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Protocol
 
+from analysis.units import NS_PER_S
 from loadgen.common.timer import Alarm
 
 __all__ = ["Clock", "ClockHealth", "LoopClock", "Timer"]
-
-NS: Final = 1_000_000_000
 
 
 class Timer:
@@ -123,13 +122,13 @@ class ClockHealth:
 
     def suspended_s(self, later: ClockHealth) -> float:
         """How long the machine slept: by how much BOOTTIME − MONOTONIC moved, seconds."""
-        return ((later.boot_ns - later.monotonic_ns) - (self.boot_ns - self.monotonic_ns)) / NS
+        return ((later.boot_ns - later.monotonic_ns) - (self.boot_ns - self.monotonic_ns)) / NS_PER_S
 
     def ratio_error(self, later: ClockHealth) -> float:
         """|MONOTONIC/MONOTONIC_RAW − 1| over the time between; 0 for less than a second, where it is only noise."""
         monotonic, raw = later.monotonic_ns - self.monotonic_ns, later.raw_ns - self.raw_ns
-        return abs(monotonic / raw - 1) if raw >= NS else 0.0
+        return abs(monotonic / raw - 1) if raw >= NS_PER_S else 0.0
 
     def wall_step_s(self, later: ClockHealth) -> float:
         """By how much the wall clock was set against the monotonic one, seconds."""
-        return ((later.wall_ns - later.monotonic_ns) - (self.wall_ns - self.monotonic_ns)) / NS
+        return ((later.wall_ns - later.monotonic_ns) - (self.wall_ns - self.monotonic_ns)) / NS_PER_S

@@ -22,10 +22,11 @@ from typing import Protocol, cast
 
 import httptools
 
+from analysis.text import bounded
 from loadgen.common import defaults
 from loadgen.send.active import HEADERS_TOO_LONG, READ_AT_BYTES, ActiveRequest, CompletionHandler
 from loadgen.send.clock import Clock
-from loadgen.send.openai import HttpEnd, bounded
+from loadgen.send.openai import HttpEnd
 
 __all__ = ["Connection", "Pool"]
 

@@ -12,17 +12,17 @@ from typing import Final
 
 from analysis.records import gathered
 from analysis.slo import Slo
+from analysis.units import NS_PER_S
 from loadgen.send.active import ActiveRequest
 from loadgen.send.openai import Answer
 
 __all__ = ["Bounds"]
 
 _NEVER: Final = 1 << 62
-_NS: Final = 1_000_000_000
 
 
 def _ns(bound_s: float | None) -> int:
-    return _NEVER if bound_s is None else round(bound_s * _NS)
+    return _NEVER if bound_s is None else round(bound_s * NS_PER_S)
 
 
 class Bounds:
@@ -73,11 +73,11 @@ class Bounds:
     def met(self, active: ActiveRequest, answer: Answer) -> bool:
         """The indicator I of a request that ended ok (method, section 3), in integers of ns."""
         slo, start = self._slo, self._start_ns(active)
-        if slo.client_queue_s is not None and (active.sent_ns - active.scheduled_ns) / _NS > slo.client_queue_s:
+        if slo.client_queue_s is not None and (active.sent_ns - active.scheduled_ns) / NS_PER_S > slo.client_queue_s:
             return False
-        if slo.ttft_s is not None and (answer.first_token_ns - start) / _NS > slo.ttft_s:
+        if slo.ttft_s is not None and (answer.first_token_ns - start) / NS_PER_S > slo.ttft_s:
             return False
-        if slo.e2e_s is not None and (answer.last_token_ns - start) / _NS > slo.e2e_s:
+        if slo.e2e_s is not None and (answer.last_token_ns - start) / NS_PER_S > slo.e2e_s:
             return False
         if slo.tpot_s is None or answer.output_tokens == 1:
             return True
@@ -87,7 +87,7 @@ class Bounds:
         span_ns = answer.last_token_ns - answer.first_token_ns
         if gathered(len(answer.events), answer.token_reads, span_ns, answer.first_token_ns - active.sent_ns):
             return False
-        return span_ns / (after_first * _NS) <= slo.tpot_s
+        return span_ns / (after_first * NS_PER_S) <= slo.tpot_s
 
     def _start_ns(self, active: ActiveRequest) -> int:
         return active.sent_ns if self._from_sent else active.scheduled_ns

@@ -29,10 +29,10 @@ from typing import Any, Concatenate, Final, ParamSpec
 import numpy as np
 
 from analysis.schema import ERRORS
-from loadgen.plan.types import Int64s, RunPlan
+from loadgen.plan.types import NS, Int64s, RunPlan
 from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
-from loadgen.send.clock import NS, Clock, Timer
+from loadgen.send.clock import Clock, Timer
 from loadgen.send.cohort import Cohort
 from loadgen.send.decide import Bounds
 from loadgen.send.openai import HttpEnd, outcome_of

@@ -14,13 +14,14 @@ from urllib.request import getproxies
 
 import httpx
 
+from analysis.text import bounded
 from loadgen.common import defaults
 from loadgen.common.errors import UsageError
 from loadgen.send.active import HEADERS_TOO_LONG, READ_AT_BYTES, ActiveRequest, CompletionHandler
 from loadgen.send.address import exhausted, resolve, socket_path, tls_context
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
-from loadgen.send.openai import HttpEnd, bounded
+from loadgen.send.openai import HttpEnd
 
 __all__ = ["HttpxTransport"]
 

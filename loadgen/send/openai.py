@@ -17,28 +17,18 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from analysis.schema import ABSENT
+from analysis.text import bounded
 
-__all__ = ["GOOD_FINISH", "Answer", "HttpEnd", "bounded", "outcome_of"]
+__all__ = ["GOOD_FINISH", "Answer", "HttpEnd", "outcome_of"]
 
 HttpEnd = Literal["complete", "eof", "cut", "lost", "bad", "connect", "timeout", "cancelled", ""]
 # complete: terminal chunk or content-length reached · eof: closed, in a body that only closing delimits
 # cut: closed before the end that was announced · lost: reset, or closed before any answer · bad: not HTTP, or too long
 # connect: never connected · timeout, cancelled: by us · "": still open
 
-ERROR_CHARS: Final = 200
 GOOD_FINISH: Final = frozenset({"stop", "length", "tool_calls", "function_call"})
 _REJECTED: Final = frozenset({429, 503})
 _WORKLOAD: Final = frozenset({400, 401, 403, 404, 413, 422})
-
-
-def bounded(text: str | bytes) -> str:
-    """At most 200 characters, control characters escaped: fit for a table, a terminal and a log."""
-    if isinstance(text, bytes):
-        text = text[: 4 * ERROR_CHARS].decode("utf-8", "replace")
-    text = text[:ERROR_CHARS]
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return text[:ERROR_CHARS]
 
 
 @dataclass(slots=True)
@@ -124,11 +114,11 @@ def _outcome_of_status(status: int, end: HttpEnd, error: str) -> tuple[str, str]
         return "connection_lost", error or "the connection closed before an answer"
     text = f"HTTP {status}" + (f": {error}" if error else "")
     if status in _REJECTED:
-        return "rejected", text[:ERROR_CHARS]
+        return "rejected", bounded(text)
     if status >= 500:
-        return "http_error", text[:ERROR_CHARS]
+        return "http_error", bounded(text)
     if status in _WORKLOAD:
-        return "workload_error", text[:ERROR_CHARS]
+        return "workload_error", bounded(text)
     if status == 200:  # headers came, the body is not known: only if the connection broke in between
         return ("connection_lost" if end == "lost" else "truncated"), error
-    return "bad_response", text[:ERROR_CHARS]
+    return "bad_response", bounded(text)

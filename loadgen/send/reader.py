@@ -28,7 +28,8 @@ from typing import Any, Final
 import orjson
 
 from analysis.schema import ABSENT
-from loadgen.send.openai import GOOD_FINISH, Answer, HttpEnd, bounded, outcome_of
+from analysis.text import bounded
+from loadgen.send.openai import GOOD_FINISH, Answer, HttpEnd, outcome_of
 from loadgen.send.sse import Event, Splitter
 
 __all__ = ["AnswerReader", "Exchange", "read_answer", "read_exchange"]

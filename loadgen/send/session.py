@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from analysis.verdict import SenderFacts
 from loadgen.common.redact import secrets_of
@@ -23,13 +23,12 @@ from loadgen.send.pacing import FixedConcurrency, OnSchedule
 from loadgen.send.table import Tables
 from loadgen.send.wire import WireTransport
 
-__all__ = ["StopSignal", "run_loop", "send_run"]
+__all__ = ["StopSignal", "send_run"]
 
 PROGRESS_S: Final = 0.2
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
 _REFUSED: Final = "this machine refused a connection, for it had no port or file descriptor left"
-T = TypeVar("T")
 
 
 class StopSignal(Protocol):
@@ -38,16 +37,6 @@ class StopSignal(Protocol):
     async def wait(self) -> object:
         """Return once the user wants to stop."""
         ...
-
-
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on uvloop where it is installed, else on asyncio."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
 
 
 async def send_run(

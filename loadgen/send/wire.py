@@ -13,13 +13,14 @@ import asyncio
 import ssl
 from typing import Final
 
+from analysis.text import bounded
+from analysis.units import NS_PER_S
 from loadgen.common.errors import TargetUnreachable, UsageError
 from loadgen.send.active import ActiveRequest, CompletionHandler
 from loadgen.send.address import Origin, exhausted, resolve, tls_context
 from loadgen.send.api import Endpoint
-from loadgen.send.clock import NS, Clock
+from loadgen.send.clock import Clock
 from loadgen.send.connection import Connection
-from loadgen.send.openai import bounded
 
 __all__ = ["WireTransport"]
 
@@ -35,7 +36,7 @@ class WireTransport:
         """Raises `UsageError` for headers that are not HTTP."""
         self._endpoint = endpoint
         self.clock = clock
-        self.keepalive_ns = round(keepalive_s * NS)
+        self.keepalive_ns = round(keepalive_s * NS_PER_S)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.opened_peak: int | None = None
         self.connections: set[Connection] = set()

@@ -11,8 +11,8 @@ from typing import Final
 
 import anyio
 
+from analysis.text import bounded
 from loadgen.common.errors import TargetUnfit, UsageError
-from loadgen.target.http import shown
 
 __all__ = ["TIMEOUT_S", "check_command", "run_command"]
 
@@ -23,7 +23,7 @@ _TAIL_BYTES: Final = 4000
 def check_command(option: str, command: Sequence[str]) -> None:
     """Raises `UsageError` for a command that cannot be started."""
     if shutil.which(command[0]) is None:
-        raise UsageError(f"{option}: there is no command {shown(command[0])}; give a program's name or its path")
+        raise UsageError(f"{option}: there is no command {bounded(command[0])}; give a program's name or its path")
 
 
 async def run_command(option: str, command: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
@@ -39,7 +39,7 @@ async def run_command(option: str, command: Sequence[str], *, timeout_s: float =
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         except OSError as error:
-            raise TargetUnfit(f"{option}: {shown(shlex.join(command))} cannot be started: {error.strerror}") from None
+            raise TargetUnfit(f"{option}: {bounded(shlex.join(command))} cannot be started: {error.strerror}") from None
         with anyio.move_on_after(timeout_s) as scope:
             try:
                 await process.wait()
@@ -59,5 +59,5 @@ async def run_command(option: str, command: Sequence[str], *, timeout_s: float =
         size = output.seek(0, 2)
         output.seek(max(0, size - _TAIL_BYTES))
         lines = output.read().decode(errors="replace").strip().splitlines()
-    said = f": {shown(lines[-1].strip())}" if lines else ""
-    raise TargetUnfit(f"{option}: {shown(shlex.join(command), 100)} {ended}{said}")
+    said = f": {bounded(lines[-1].strip())}" if lines else ""
+    raise TargetUnfit(f"{option}: {bounded(shlex.join(command), 100)} {ended}{said}")

@@ -19,12 +19,12 @@ from typing import IO, Final
 import anyio
 import anyio.abc
 
+from analysis.text import bounded
 from loadgen.common import defaults
 from loadgen.common.child import environment, module_command
 from loadgen.common.errors import TargetUnreachable
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.serve import READY
-from loadgen.target.http import shown
 
 __all__ = ["Emulated", "launch"]
 
@@ -104,7 +104,7 @@ async def _ready(process: anyio.abc.Process, stderr: IO[bytes]) -> str:
     reason = f"not ready after {START_TIMEOUT_S:.0f} s" if scope.cancelled_caught else "it ended before it was ready"
     stderr.seek(0)
     last_words = stderr.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
-    said = f": {shown(last_words[0])}" if last_words else ""
+    said = f": {bounded(last_words[0])}" if last_words else ""
     raise TargetUnreachable(f"the embedded emulator did not start: {reason}{said}")
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import orjson
 
+from analysis.units import NS_PER_S
 from loadgen.common.errors import ClientLimited
 from loadgen.common.redact import secrets_of
 from loadgen.send.active import ActiveRequest, Transport
 from loadgen.send.api import Endpoint, SendOptions
-from loadgen.send.clock import NS, LoopClock
+from loadgen.send.clock import LoopClock
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.openai import Answer as Reading
 from loadgen.send.openai import HttpEnd
@@ -42,7 +43,7 @@ class Generated:
     @property
     def span_s(self) -> float:
         """Seconds from the first token to the last."""
-        return 0.0 if self.reading is None else (self.reading.last_token_ns - self.reading.first_token_ns) / NS
+        return 0.0 if self.reading is None else (self.reading.last_token_ns - self.reading.first_token_ns) / NS_PER_S
 
 
 class _Kept(ActiveRequest):
@@ -136,7 +137,7 @@ class Generator:
         )
         began_ns = active.sent_ns if active.sent_ns >= 0 else active.scheduled_ns
         reading = read.answer
-        wait_s = (reading.first_token_ns - began_ns) / NS if reading is not None and reading.events else 0.0
+        wait_s = (reading.first_token_ns - began_ns) / NS_PER_S if reading is not None and reading.events else 0.0
         return Generated(answer=answer, outcome=read.outcome, fault=read.error, reading=reading, wait_s=wait_s)
 
 

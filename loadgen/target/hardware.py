@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from loadgen.target.http import shown
+from analysis.text import bounded
 
 __all__ = ["is_local", "local_hardware"]
 
@@ -28,10 +28,10 @@ async def local_hardware(url: str) -> dict[str, str]:
     cards = await _ask("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader")
     if cards is None:
         return {"gpu": "not measured (no nvidia-smi on this machine)"}
-    facts = {f"gpu.{number}": shown(line.strip()) for number, line in enumerate(cards.splitlines()) if line.strip()}
+    facts = {f"gpu.{number}": bounded(line.strip()) for number, line in enumerate(cards.splitlines()) if line.strip()}
     cuda = _CUDA.search(await _ask("nvidia-smi") or "")
     facts["cuda"] = cuda[1] if cuda else "not measured"
-    facts["topology"] = shown(await _ask("nvidia-smi", "topo", "-m") or "not measured", _CHARS)
+    facts["topology"] = bounded(await _ask("nvidia-smi", "topo", "-m") or "not measured", _CHARS)
     return facts
 
 

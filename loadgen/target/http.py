@@ -5,7 +5,6 @@ What a server says is hostile: bodies are cut at a limit, and text from them pas
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import ssl
@@ -20,11 +19,12 @@ import anyio
 import httpx
 import orjson
 
+from analysis.text import bounded
 from loadgen.common.errors import ClientLimited, TargetUnreachable, UsageError
 from loadgen.common.redact import redacted, secrets_of
 from loadgen.send.address import UNIX, exhausted, socket_path
 
-__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left", "shown"]
+__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left"]
 
 _HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
@@ -80,7 +80,7 @@ class Answer:
         error = parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None
         said = error.get("message") if isinstance(error, dict) else error
         text = said if isinstance(said, str) else self.body[:800].decode(errors="replace")
-        return shown(redacted(text, self.secrets))
+        return bounded(redacted(text, self.secrets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +208,11 @@ class Http:
                 raise ClientLimited(no_connection_left(self.base)) from None
             raise _unreachable(self.base, error, timeout) from None
         except httpx.InvalidURL:
-            raise UsageError(f"target {shown(url)} is not a URL; write http://HOST:PORT") from None
+            raise UsageError(f"target {bounded(url)} is not a URL; write http://HOST:PORT") from None
         return Answer(
             url=self.base + path, status=response.status_code, content_type=response.headers.get("content-type", ""),
             body=bytes(kept[:limit]), truncated=truncated, location=response.headers.get("location", ""),
-            retry_after=shown(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
+            retry_after=bounded(response.headers.get("retry-after", ""), 40), date=response.headers.get("date", ""),
             secrets=secrets_of(self.headers),
         )  # fmt: skip
 
@@ -239,15 +239,15 @@ def base_url(text: str) -> str:
         parts = urlsplit(candidate)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"target {shown(text)} is not a URL: {error}") from None
+        raise UsageError(f"target {bounded(text)} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or " " in candidate:
-        raise UsageError(f"target {shown(text)} is not a URL; write http://HOST:PORT")
+        raise UsageError(f"target {bounded(text)} is not a URL; write http://HOST:PORT")
     if parts.username is not None or parts.password is not None:
         raise UsageError(
             "the target URL holds a user or a password; give a key by environment variable or file instead"
         )
     if parts.query or parts.fragment:
-        raise UsageError(f"target {shown(text)}: a base URL has no ? or #; write http://HOST:PORT")
+        raise UsageError(f"target {bounded(text)}: a base URL has no ? or #; write http://HOST:PORT")
     path = parts.path.rstrip("/")
     ending = next((ending for ending in _OURS if path.endswith(ending)), "")
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix(ending), "", ""))
@@ -259,7 +259,7 @@ def _unix_url(text: str) -> str:
     else:
         path = unquote(text.removeprefix("http+unix:").removeprefix("//").rstrip("/"))
     if not path.startswith("/") or not path.isprintable():
-        raise UsageError(f"target {shown(text)} is not a Unix socket; write unix:/path/to.sock")
+        raise UsageError(f"target {bounded(text)} is not a Unix socket; write unix:/path/to.sock")
     return UNIX + path
 
 
@@ -289,12 +289,6 @@ def load_api_key(*, env: str | None = None, file: str | Path | None = None) -> s
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"{where} holds more than one line or characters that no HTTP header can carry")
     return key
-
-
-def shown(text: str, limit: int = 200) -> str:
-    """Text from outside, fit for a terminal: one line, control characters escaped, cut at `limit` characters."""
-    cut = text[:limit] + ("…" if len(text) > limit else "")
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in cut)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -329,24 +323,24 @@ def _unreachable(base: str, error: httpx.HTTPError, timeout_s: float) -> Unreach
     if isinstance(error, httpx.ConnectError):
         fault = first(OSError)
         reason = (getattr(fault, "strerror", None) or str(error)) if fault else str(error)
-        return Unreachable(f"{base}: cannot connect: {shown(reason)}", "refused")
+        return Unreachable(f"{base}: cannot connect: {bounded(reason)}", "refused")
     if isinstance(error, httpx.RemoteProtocolError) and "without sending complete" in str(error):
         return Unreachable(f"{base}: the server closed the connection in the middle of its answer", "lost")
     if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in str(error):
-        return Unreachable(f"{base}: what answers there does not speak HTTP ({shown(str(error), 80)})", "protocol")
+        return Unreachable(f"{base}: what answers there does not speak HTTP ({bounded(str(error), 80)})", "protocol")
     return Unreachable(f"{base}: the connection was lost ({type(error).__name__})", "lost")
 
 
 def _tls_fault(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = shown(error.verify_message)
+        reason = bounded(error.verify_message)
         remedy = "give its CA by --ca-file FILE, or pass --insecure for a test"
         return f"TLS: the server's certificate is not trusted ({reason}); {remedy}"
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
         return "TLS: the server does not speak it on this port; write http:// instead of https://"
     if "NO_APPLICATION_PROTOCOL" in str(error):
         return f"TLS: {_HTTP_2}"
-    return f"TLS: the handshake failed ({shown(str(getattr(error, 'reason', None) or error), 80)})"
+    return f"TLS: the handshake failed ({bounded(str(getattr(error, 'reason', None) or error), 80)})"
 
 
 def _timed_out(base: str, what: str, timeout_s: float) -> Unreachable:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from loadgen.target.http import Answer, Http, shown
+from analysis.text import bounded
+from loadgen.target.http import Answer, Http
 from loadgen.target.metrics import Scrape, scrape
 
 __all__ = ["changed", "environment", "identify", "version"]
@@ -48,7 +49,7 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     card = next((card for card in await _cards(http) if card.get("id") == model), {})
     for name in ("root", "max_model_len"):
         if card.get(name) is not None:
-            facts[name] = shown(str(card[name]))
+            facts[name] = bounded(str(card[name]))
     views = [await _view(http) for _ in range(_VIEWS)]
     versions = sorted({told for told, _ in views if told})
     if versions:
@@ -63,20 +64,20 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     reading = views[0][1]
     if reading is not None:
         for name, value in sorted(reading.labels("vllm:cache_config_info").items()):
-            facts[f"cache.{name}"] = shown(value)
+            facts[f"cache.{name}"] = bounded(value)
     config = (await _info(http)).get("vllm_config")
     for section, names in _SETTINGS.items():
         held = config.get(section) if isinstance(config, dict) else None
         for name in names:
             if isinstance(held, dict) and name in held:
-                facts[f"{section.removesuffix('_config')}.{name}"] = shown(str(held[name]))
+                facts[f"{section.removesuffix('_config')}.{name}"] = bounded(str(held[name]))
     return facts
 
 
 async def version(http: Http) -> str:
     """The server's version; empty if it does not tell. Raises `Unreachable`."""
     told = (await _json(http, "/version")).get("version")
-    return "" if told is None else shown(str(told))
+    return "" if told is None else bounded(str(told))
 
 
 async def environment(http: Http) -> dict[str, str]:
@@ -87,9 +88,9 @@ async def environment(http: Http) -> dict[str, str]:
     told = (await _info(http)).get("system_env")
     if not isinstance(told, dict):
         return {}
-    facts = {f"env.{name}": shown(str(told[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if told.get(name)}
+    facts = {f"env.{name}": bounded(str(told[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if told.get(name)}
     if (nccl := _NCCL.search(str(told.get("pip_packages")))) is not None:
-        facts["env.nccl_version"] = shown(nccl[1])
+        facts["env.nccl_version"] = bounded(nccl[1])
     return facts
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import anyio
 
-from analysis.text import Passing
+from analysis.text import Passing, bounded
 from loadgen.common.errors import TargetUnfit, TargetUnreachable
-from loadgen.target.http import Answer, Http, Unreachable, shown
+from loadgen.target.http import Answer, Http, Unreachable
 
 __all__ = ["ModelCard", "wait_ready"]
 
@@ -89,7 +89,7 @@ def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
         return ModelCard(name=model, max_model_len=None)
     cards = _cards(base, answer)
     names = [str(card["id"]) for card in cards]
-    listed = ", ".join(shown(name, 80) for name in names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    listed = ", ".join(bounded(name, 80) for name in names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
     if not names and model is not None:
         return ModelCard(name=model, max_model_len=None)
     if not names:
@@ -97,7 +97,7 @@ def _find(base: str, answer: Answer, model: str | None) -> ModelCard:
     if model is None and len(names) > 1:
         raise TargetUnfit(f"{base} serves several models: {listed}; choose one with --model")
     if model is not None and model not in names:
-        raise TargetUnfit(f"{base} does not serve the model {shown(model)}; it serves: {listed}")
+        raise TargetUnfit(f"{base} does not serve the model {bounded(model)}; it serves: {listed}")
     card = cards[0 if model is None else names.index(model)]
     length = card.get("max_model_len")
     return ModelCard(name=str(card["id"]), max_model_len=length if isinstance(length, int) and length > 0 else None)
@@ -114,7 +114,7 @@ def _cards(base: str, answer: Answer) -> list[Mapping[str, Any]]:
             f"{base}: /v1/models answers a web page ({answer.status}), not JSON: no OpenAI-compatible server"
         )
     if 300 <= answer.status < 400:
-        raise TargetUnfit(f"{base}: /v1/models redirects to {shown(answer.location)}; give that server's URL")
+        raise TargetUnfit(f"{base}: /v1/models redirects to {bounded(answer.location)}; give that server's URL")
     if answer.status == 404:
         raise TargetUnfit(
             f"{base}: there is no /v1/models (404); is the path right, is this an OpenAI-compatible server? "

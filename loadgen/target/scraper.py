@@ -30,8 +30,9 @@ import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
+from analysis.text import bounded
 from loadgen.send.address import exhausted
-from loadgen.target.http import Tls, shown
+from loadgen.target.http import Tls
 
 __all__ = ["SMI_FIELDS", "main", "read_page"]
 
@@ -249,7 +250,7 @@ class _Smi:
         for line in self._process.stdout:
             index, *cells = (cell.strip() for cell in line.split(","))
             if len(cells) != len(SMI_FIELDS):
-                self.readings.why = shown(line.strip(), 80)
+                self.readings.why = bounded(line.strip(), 80)
                 continue
             if index in gpus:  # the next round began
                 self._round(gpus)

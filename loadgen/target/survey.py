@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from analysis.text import bounded
 from loadgen.plan.types import RequestFormat
 from loadgen.target.capabilities import Finding
 from loadgen.target.findings import IDS, Adaptable
-from loadgen.target.http import Http, Unreachable, shown
+from loadgen.target.http import Http, Unreachable
 from loadgen.target.idle import IdleWatch
 from loadgen.target.metrics import scrape
 from loadgen.target.probe import NoEndpoint
@@ -92,7 +93,7 @@ async def survey(
 
 
 def _model(target: Target) -> Finding:
-    found = f"{shown(target.model, 80)}, context length {target.max_model_len or 'not told'}"
+    found = f"{bounded(target.model, 80)}, context length {target.max_model_len or 'not told'}"
     cost = "" if target.max_model_len else "prompts beyond the context are noticed only by what comes back"
     return Finding(feature="model", found=found, cost=cost)
 
@@ -175,7 +176,7 @@ async def _server(http: Http) -> tuple[Finding, Finding]:
     after_s = time.time()
     parsed = answer.json() if answer.status == 200 else None
     version = parsed.get("version") if isinstance(parsed, dict) else None
-    told = Finding(feature="version", found=shown(str(version), 80))
+    told = Finding(feature="version", found=bounded(str(version), 80))
     if version is None:
         told = Finding(feature="version", found="not told", cost="another version behind the same URL is not noticed")
     try:

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import trustme
 
-LOADGEN = [sys.executable, "-m", "loadgen"]
+from tests.fakes.cli import LOADGEN
+
 TABLE = ["sweep", "--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e:250ms",
          "--window", "300s", "--rate", "2,14", "--runs", "1"]  # fmt: skip
 
@@ -140,6 +141,7 @@ def test_ctrl_c_ends_at_every_moment_with_code_5_and_says_how_to_go_on(tmp_path:
         assert b"loadgen sweep --resume r" in told
 
 
+@pytest.mark.realtime
 def test_ctrl_c_while_a_server_is_waited_for_ends_within_a_second(tmp_path: Path) -> None:
     asked = ["run", "--target", "http://127.0.0.1:9", "--rate", "6"]
     process = subprocess.Popen([*LOADGEN, *asked], cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -146,20 +146,21 @@ def test_requests_beyond_the_targets_context_are_named_before_anything_is_sent(l
 
 
 @pytest.mark.slow
+@pytest.mark.realtime
+@pytest.mark.usefixtures("unhurried")
 def test_over_http_turns_wait_for_answers_and_prefixes_are_found_again(loadgen: Any, file: Path) -> None:
     profile = file.with_name("told.toml")
     shipped = Path(__file__).parents[2] / "loadgen" / "emulator" / "profiles" / "llama8b-80gb.toml"
     profile.write_text(shipped.read_text().replace("[server]", "[server]\nenable_prompt_tokens_details = true"))
-    # whether this machine keeps time is not the question here: a busy one makes the run INVALID
     http = ["--target", f"emulator:{profile}", "--quiet", "--window", "10s..40s", "--warmup", "2s"]
-    told = json.loads(loadgen("replay", str(file), *http, "--out", "h", "--json", code=None).stdout)
+    told = json.loads(loadgen("replay", str(file), *http, "--out", "h", "--json").stdout)
     assert told["replay"]["prefix"]["cached"] == pytest.approx(told["replay"]["prefix"]["allowed"], abs=0.02)
     virtual = json.loads(loadgen("replay", str(file), *VIRTUAL, "--window", "10s..40s", "--out", "v", "--json").stdout)
     assert virtual["replay"]["schedule_sha256"] == told["replay"]["schedule_sha256"]
     assert virtual["replay"]["workload_sha256"] == told["replay"]["workload_sha256"]
 
     waits = ["--sessions", "dependent", "--warmup", "0s", "--min-requests", "5", "--target", f"emulator:{profile}"]
-    done = loadgen("replay", str(SAMPLES / "turns.csv"), *waits, "--speed", "20", "--quiet", "--out", "d", code=None)
+    done = loadgen("replay", str(SAMPLES / "turns.csv"), *waits, "--speed", "20", "--quiet", "--out", "d")
     assert "SEMI-OPEN" in done.stdout
     assert "blocked: " in done.stdout
     assert "in all" in done.stdout
@@ -170,7 +171,7 @@ def test_a_replayed_window_counts_its_silence(loadgen: Any, tmp_path: Path) -> N
     (tmp_path / "gap.csv").write_text("t,i,o\n" + "".join(f"{at},100,10\n" for at in rows))
     options = ["--map", "timestamp=t,input=i,output=o", "--unit", "s", "--window", "30s..130s", "--warmup", "0s"]
     options += ["--target", "virtual:fcfs-fast", "--min-requests", "10", "--json"]
-    told = json.loads(loadgen("replay", "gap.csv", *options, code=None).stdout)
+    told = json.loads(loadgen("replay", "gap.csv", *options).stdout)
     assert told["verdict"]["cohort"] == 30
     assert told["verdict"]["realised_rate"] == pytest.approx(0.3)
     assert told["verdict"]["sent_rate"] == pytest.approx(0.3)

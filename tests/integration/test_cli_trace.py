@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes.cli import LOADGEN
 from traces.read import read_trace
 
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
@@ -32,9 +32,8 @@ def test_describe_gives_people_what_it_gives_programs(loadgen: Any) -> None:
 
 @pytest.mark.parametrize(("encoding", "columns"), [("utf-8", 20), ("ascii", 40)])
 def test_the_plot_survives_a_pipe_a_narrow_terminal_and_a_poor_encoding(encoding: str, columns: int) -> None:
-    command = [sys.executable, "-c", "from loadgen.cli import main; main()"]
     done = subprocess.run(
-        [*command, "trace", "describe", str(SAMPLES / "steps.csv"), "--bins", "4"],
+        [*LOADGEN, "trace", "describe", str(SAMPLES / "steps.csv"), "--bins", "4"],
         capture_output=True,
         check=True,
         env={**os.environ, "COLUMNS": str(columns), "PYTHONIOENCODING": encoding},
@@ -133,9 +132,8 @@ def test_a_device_is_not_replaced(loadgen: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["mooncake", "csv", "parquet"])
 def test_convert_works_between_pipes(to: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from loadgen.cli import main; main()"]
     done = subprocess.run(
-        [*command, "trace", "convert", "-", "-", "--to", to], input=AZURE.encode(), capture_output=True
+        [*LOADGEN, "trace", "convert", "-", "-", "--to", to], input=AZURE.encode(), capture_output=True
     )
     assert done.returncode == 0, done.stderr
     assert b"wrote -: 2 rows" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pandas as pd
 import pytest
 
 from loadgen.results.events import read_events
+from tests.fakes.cli import LOADGEN
 
-LOADGEN = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
 SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
 
@@ -167,7 +166,7 @@ def test_kill_9_amid_a_sweep_loses_no_sealed_run(loadgen: Any, tmp_path: Path) -
 
 def test_a_pipe_whose_reader_left_is_no_traceback(loadgen: Any, tmp_path: Path) -> None:
     loadgen("sweep", *SURE, "--rate", "2,3", "--runs", "1", "--out", "r")
-    shell = f"{sys.executable} -c 'from loadgen.cli import main; main()' show r --json | head -c 10"
+    shell = f"{' '.join(LOADGEN)} show r --json | head -c 10"
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert len(done.stdout) == 10

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pytest
 
 from loadgen.common import defaults
+from loadgen.common.loop import run_loop
 from loadgen.send.active import ActiveRequest, Held, Transport
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import LoopClock
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.openai import Answer, HttpEnd, outcome_of
-from loadgen.send.session import run_loop
 from loadgen.send.wire import WireTransport
 from tests.fakes.streams import DONE, completion_events, event, text, usage
 

@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 
 from loadgen.target.emulated import launch
 
-pytestmark = pytest.mark.realtime
+pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("unhurried")]
 
 SHORT = ("--input", "64", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
          "--min-requests", "20", "--rate", "40", "--scrape-interval", "200ms", "--quiet")  # fmt: skip
@@ -38,7 +38,7 @@ def run_json(out: Path) -> dict[str, Any]:
 
 
 def test_a_run_keeps_what_the_target_told_and_agrees_with_it(loadgen: Loadgen, batching: str, tmp_path: Path) -> None:
-    told = json.loads(loadgen("run", "--target", batching, *SHORT, "--json", "--out", "r", code=None).stdout)
+    told = json.loads(loadgen("run", "--target", batching, *SHORT, "--json", "--out", "r").stdout)
     run = run_json(tmp_path / "r")
     server = run["server"]
     metrics = server["metrics"]
@@ -83,22 +83,21 @@ def test_other_clients_of_the_server_make_the_run_invalid(loadgen: Loadgen, batc
 def test_a_salt_used_before_breaks_the_cold_claim(
     loadgen: Loadgen, batching: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "loadgen.experiment.preparation.secrets", SimpleNamespace(token_hex=lambda n: "47" * n)
-    )  # of one name
+    of_one_name = SimpleNamespace(token_hex=lambda n: "47" * n)
+    monkeypatch.setattr("loadgen.experiment.preparation.secrets", of_one_name)
     seeded = ("run", "--target", batching, *SHORT, "--seed", "77")
-    loadgen(*seeded, "--out", "first", code=None)
+    loadgen(*seeded, "--out", "first")
     again = loadgen(*seeded, "--out", "second", code=4)
 
     assert "prompt tokens were found in the prefix cache, prefixes shared within the run explain 0" in again.stdout
-    facts = run_json(tmp_path / "second")["facts"]["target"]
+    facts = run_json(tmp_path / "second")["facts"]
     assert facts["cold_claim_broken"]
 
 
 @pytest.mark.slow
 def test_prefixes_shared_within_a_run_are_explained(loadgen: Loadgen, batching: str, tmp_path: Path) -> None:
     loadgen("run", "--target", batching, *SHORT, "--seed", "5", "--shared-prefix", "48", "--prefix-groups", "3",
-            "--out", "r", code=None)  # fmt: skip
+            "--out", "r")  # fmt: skip
     server = run_json(tmp_path / "r")["server"]["metrics"]
     assert server["prefix_hits"]["n"] > 0.5 * server["prefix_queries"]["n"]
 
@@ -106,7 +105,7 @@ def test_prefixes_shared_within_a_run_are_explained(loadgen: Loadgen, batching: 
 @pytest.mark.slow
 def test_nothing_is_read_where_the_user_wants_none(loadgen: Loadgen, batching: str, tmp_path: Path) -> None:
     loadgen("run", "--target", batching, *SHORT, "--seed", "6", "--scrape-interval", "off", "--cache", "keep",
-                   "--out", "r", code=None)  # fmt: skip
+                   "--out", "r")  # fmt: skip
     assert run_json(tmp_path / "r")["server"] is None
     assert not list((tmp_path / "r").glob("runs/main/*/target.parquet"))
 
@@ -125,9 +124,7 @@ def test_a_further_source_that_refuses_is_named_and_disturbs_nothing(
     with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         url = f"gpu=http://127.0.0.1:{server.server_address[1]}/metrics"
-        told = loadgen(
-            "run", "--target", batching, *SHORT, "--seed", "8", "--metrics-url", url, "--out", "r", "--json", code=None
-        )
+        told = loadgen("run", "--target", batching, *SHORT, "--seed", "8", "--metrics-url", url, "--out", "r", "--json")
         server.shutdown()
     assert json.loads(told.stdout)["not_measured"][0] == "gpu: answers 401 (a key is wanted)"
 

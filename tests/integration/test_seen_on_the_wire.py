@@ -16,18 +16,22 @@ import pytest
 from analysis.judge import judge_run
 from analysis.slo import Slo
 from analysis.verdict import Criteria, RunFacts, RunVerdict
+from loadgen.common.loop import run_loop
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
-from loadgen.send.session import run_loop, send_run
+from loadgen.send.session import send_run
 from tests.fakes.captures import captured_reads
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.server import FakeServer, Request, Script, serving
 
-pytestmark = pytest.mark.realtime
+pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("unhurried")]
 
 SLO = Slo(ttft_s=5.0)
-EVERY_25_MS = plan_at([25 * i for i in range(1, 80)], warmup_ms=1000, window_ms=1000, output_tokens=64)
+# 40 a second, unevenly: in a perfectly even load the least pause of this machine is a significant rise of work
+EVERY_25_MS = plan_at(
+    [25 * i + 7 * i * i % 23 - 11 for i in range(1, 80)], warmup_ms=1000, window_ms=1000, output_tokens=64
+)
 COHORT = 40  # of 79
 
 
@@ -76,7 +80,7 @@ def test_good_answers_pass() -> None:
     assert set(output.requests["output_tokens"]) == {64}
     assert set(output.requests["output_tokens_source"]) == {"usage"}
     verdict = judged(output)
-    assert verdict.status == "PASS" or verdict.blame == "client"  # a busy machine may make the client late
+    assert verdict.status == "PASS", verdict.findings
     assert (verdict.cohort, verdict.errors) == (COHORT, 0)
     assert len(server.requests) == 79
 
@@ -102,7 +106,7 @@ def test_one_bad_answer_in_ten_is_a_failure_and_stays_in_every_statistic(capture
     verdict = judged(output)
     assert (verdict.cohort, verdict.misses, verdict.errors) == (COHORT, 4, 4)
     assert verdict.attainment == 0.9
-    assert verdict.status == "FAIL" or verdict.blame == "client"
+    assert verdict.status == "FAIL"
     for metric in ("ttft_s", "e2e_s"):  # one in ten failed, so the 95th percentile of all is beyond any bound
         assert verdict.summary[metric]["p95_all"] == float("inf")
         assert verdict.summary[metric]["p95"] < 5
@@ -133,4 +137,4 @@ def test_a_refused_connection_is_not_tried_again_and_starts_no_clock_afresh() ->
     verdict = judged(output)
     assert verdict.cohort == COHORT
     assert verdict.errors == verdict.misses == (refused["scheduled_ns"] >= EVERY_25_MS.window.warmup_ns).sum() > 0
-    assert verdict.status == "FAIL" or verdict.blame == "client"
+    assert verdict.status == "FAIL"

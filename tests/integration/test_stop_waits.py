@@ -17,7 +17,7 @@ from loadgen.common.errors import Aborted
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.execute import single_run, sweep
 from loadgen.experiment.prepare import Setup, prepare
-from loadgen.experiment.progress import LinesProgress
+from loadgen.experiment.progress import Progress
 from loadgen.results.store import read_json
 from loadgen.scenario.file import load_scenario
 from loadgen.target.between import Between
@@ -27,7 +27,7 @@ from tests.fakes.pages import JSON, TEXT, UP, Reply, server
 
 ENDS_WITHIN_S = 1.0
 BUSY: Reply = (200, TEXT, b"vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n")
-QUIET = LinesProgress(write=lambda _: None)
+QUIET = Progress()
 
 
 async def stopped_after(

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import trustme
 
+from analysis.text import bounded
 from loadgen.common.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
 from loadgen.plan.types import RequestFormat
 from loadgen.target.emulated import launch
 from loadgen.target.hardware import local_hardware
-from loadgen.target.http import Http, base_url, load_api_key, shown
+from loadgen.target.http import Http, base_url, load_api_key
 from loadgen.target.identity import changed
 from loadgen.target.metrics import parse, scrape
 from loadgen.target.target import Target, open_target
@@ -253,8 +254,9 @@ def test_keys_come_from_a_variable_or_a_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_hostile_text_reaches_no_terminal() -> None:
-    assert shown("a\x1b[31m\r\n\u202eb") == "a\\u001b[31m\\r\\n\\u202eb"
-    assert len(shown("x" * 5000)) == 201
+    assert bounded("a\x1b[31m\r\n\u202eb") == bounded(b"a\x1b[31m\r\n\xe2\x80\xaeb") == "a\\x1b[31m\\r\\n\\u202eb"
+    assert len(bounded("x" * 5000)) == len(bounded("\x1b" * 5000)) == len(bounded(b"x" * 5000)) == 200
+    assert bounded("x" * 200) == "x" * 200
 
 
 # --- state -----------------------------------------------------------------------------------------------------------

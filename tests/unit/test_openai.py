@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.text import bounded
 from loadgen.send import reader
 from loadgen.send.active import ActiveRequest
-from loadgen.send.openai import Answer, HttpEnd, bounded, outcome_of
+from loadgen.send.openai import Answer, HttpEnd, outcome_of
 from loadgen.send.reader import read_answer, read_exchange
 from tests.fakes.captures import captured_reads
 from tests.fakes.replay import Replay

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from analysis.text import Passing
-from loadgen.experiment.progress import LinesProgress
+from loadgen.cli.display import Lines
+from loadgen.experiment.progress import Progress
 
 
 def test_waiting_is_one_line_every_ten_seconds_where_a_line_cannot_be_replaced() -> None:
     said: list[str] = []
     now = 0.0
-    progress = LinesProgress(write=said.append, clock=lambda: now)
+    progress = Progress(Lines(write=said.append, clock=lambda: now).show)
     for half_seconds in range(50):
         now = half_seconds / 2
         progress.note(Passing(f"waiting ({now:.0f} s)"))

@@ -10,7 +10,7 @@ from analysis.report.repeats import Cell, Repeat, place_of, plan_row, settling, 
 from analysis.search import Outcome, OutcomeName
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.prepare import Setup, prepare
-from loadgen.experiment.progress import LinesProgress
+from loadgen.experiment.progress import Progress
 from loadgen.experiment.rehearse import Stage, rehearse, repeat, stage, variations
 from loadgen.scenario.file import load_scenario
 
@@ -140,8 +140,8 @@ def _by_count() -> Setup:
 
 def test_processes_change_nothing_but_the_time(on: Stage) -> None:
     lines: list[str] = []
-    alone = rehearse(on, 4, progress=LinesProgress(write=lines.append), processes=1)
-    assert alone == rehearse(on, 4, progress=LinesProgress(write=lines.append), processes=2)
+    alone = rehearse(on, 4, progress=Progress(lambda event: lines.append(event.text)), processes=1)
+    assert alone == rehearse(on, 4, progress=Progress(lambda event: lines.append(event.text)), processes=2)
     assert alone["repeats"] == 4
     assert alone["plans"] == []  # too few repeats to say anything of other windows
     assert "4 times as asked" in lines[0]
@@ -152,7 +152,7 @@ def test_processes_change_nothing_but_the_time(on: Stage) -> None:
 
 
 def test_advice_is_simulated_where_a_row_resolves_and_else_said_to_be_extrapolated(on: Stage) -> None:
-    report = rehearse(on, 1, progress=LinesProgress(write=lambda _: None), processes=1)
+    report = rehearse(on, 1, progress=Progress(), processes=1)
 
     def advice(*repeats: Repeat) -> str:
         report["plans"] = [plan_row(Cell(window_s=100.0, cohort=None, runs=2, repeats=repeats), GRID)]

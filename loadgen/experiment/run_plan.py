@@ -10,7 +10,7 @@ from analysis.search import Kind, RunRequest
 from analysis.units import parse_share
 from analysis.verdict import Criteria
 from loadgen.common import defaults
-from loadgen.plan.types import NS, RunPlan
+from loadgen.plan.types import NS, PlanRequest, RunPlan
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import Drain, SendOptions
 from loadgen.send.pacing import DependentSessions, FixedConcurrency, OnSchedule, Pacing
@@ -72,13 +72,15 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         enough_ns = round(defaults.SENTINEL_REQUESTS / request.rate * NS)
         window = replace(window, window_ns=min(window.window_ns, enough_ns))
     return workload.plan(
-        request.rate,
-        request.seed,
-        window,
-        content_key=key,
-        cohort=cohort,
-        replicate=0 if request.kind == "sentinel" else request.replicate,
-        block=request.block,
+        PlanRequest(
+            rate=request.rate,
+            root_seed=request.seed,
+            window=window,
+            content_key=key,
+            cohort=cohort,
+            replicate=0 if request.kind == "sentinel" else request.replicate,
+            block=request.block,
+        )
     )
 
 

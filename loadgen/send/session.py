@@ -7,7 +7,7 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from analysis.verdict import SenderFacts
 from loadgen.common.redact import secrets_of

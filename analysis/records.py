@@ -17,14 +17,15 @@ __all__ = [
     "Bools",
     "Floats",
     "Ints",
+    "after_first",
     "buffered",
     "columns",
     "derive",
-    "gathered",
     "itl_s",
     "numbers",
     "outcome_is",
     "table",
+    "unseen",
 ]
 
 Bools = npt.NDArray[np.bool_]
@@ -100,25 +101,39 @@ def outcome_is(requests: pd.DataFrame, *outcomes: str) -> Bools:
     return among
 
 
-def gathered(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) -> Any:
-    """Whether something gathered a stream and let it go in a few pieces; of numbers or of columns.
+def unseen(events: Numbers, reads: Numbers, span_ns: Numbers, wait_ns: Numbers) -> Any:
+    """Whether a stream came in one event or read, or something gathered it and let it go in a few pieces.
 
-    `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Either alone is no sign: a
-    queue makes waits long, and a server that writes on a clock puts several events into a read.
+    Of numbers or of columns. `span_ns` is from the first token to the last, `wait_ns` from the send to the first. Both
+    are needed to see that a stream was gathered: a queue makes waits long, and a server that writes on a clock puts
+    several events into a read. A count that nobody took (-1) accuses no one.
     """
-    return (events >= GATHERED_EVENTS * reads) & (span_ns * GATHERED_SPAN < wait_ns)
+    return (
+        (events == 1)
+        | (reads == 1)
+        | ((reads > 1) & (events >= GATHERED_EVENTS * reads) & (span_ns * GATHERED_SPAN < wait_ns))
+    )
+
+
+def after_first(output_tokens: Numbers, first_read_tokens: Numbers) -> Any:
+    """O − k, the tokens that came after the first read; of numbers or of columns.
+
+    k is at least 1: whoever did not count the first read's tokens says -1.
+    """
+    return output_tokens - first_read_tokens - (first_read_tokens < 1) * (1 - first_read_tokens)
 
 
 def buffered(requests: pd.DataFrame) -> Bools:
     """Which good requests brought O > 1 tokens in a single event or socket read, or gathered: TPOT cannot be seen.
 
-    Method, section 2. A count that nobody took (-1) accuses no one.
+    Method, section 2.
     """
     events, reads = numbers(requests, "token_events"), numbers(requests, "token_reads")
     first = numbers(requests, "first_token_ns")
     span_ns, wait_ns = numbers(requests, "last_token_ns") - first, first - numbers(requests, "sent_ns")
-    unseen: Bools = (events == 1) | (reads == 1) | ((reads > 1) & gathered(events, reads, span_ns, wait_ns))
-    return unseen & (numbers(requests, "output_tokens") > 1) & outcome_is(requests, "ok")
+    several: Bools = (numbers(requests, "output_tokens") > 1) & outcome_is(requests, "ok")
+    hidden: Bools = several & unseen(events, reads, span_ns, wait_ns)
+    return hidden
 
 
 def derive(requests: pd.DataFrame) -> pd.DataFrame:
@@ -137,10 +152,9 @@ def derive(requests: pd.DataFrame) -> pd.DataFrame:
     client_queue_ns = at["sent"] - at["scheduled"]
 
     produced = numbers(requests, "output_tokens")
-    # k is at least 1: whoever did not count the first read's tokens says -1
-    after_first = produced - np.maximum(numbers(requests, "first_read_tokens"), 1)
+    after = after_first(produced, numbers(requests, "first_read_tokens"))
     seen_apart = (numbers(requests, "token_events") != 1) & (numbers(requests, "token_reads") != 1)
-    defined = first & last & (produced > 1) & (after_first > 0) & seen_apart & ~buffered(requests)
+    defined = first & last & (produced > 1) & (after > 0) & seen_apart & ~buffered(requests)
 
     made: dict[str, Floats] = {
         "client_queue_s": _seconds(client_queue_ns, sent),
@@ -151,7 +165,7 @@ def derive(requests: pd.DataFrame) -> pd.DataFrame:
         "e2e_from_sent_s": _seconds(at["last_token"] - at["sent"], last & sent),
         # one division, so that a TPOT of exactly the bound is not an ulp above it
         "tpot_s": np.where(
-            defined, (at["last_token"] - at["first_token"]) / (np.where(defined, after_first, 1) * NS_PER_S), np.nan
+            defined, (at["last_token"] - at["first_token"]) / (np.where(defined, after, 1) * NS_PER_S), np.nan
         ),
     }
     renewed = [name for name in DERIVED if name in requests]

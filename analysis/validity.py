@@ -133,8 +133,8 @@ def _send_lag(
 def _flips(cohort: pd.DataFrame, sender: SenderFacts, criteria: Criteria) -> Iterator[Finding]:
     """Would the verdict be another one if the client had not been late?"""
     lag = np.nan_to_num(np.maximum(cohort["send_lag_s"].to_numpy(dtype=np.float64), 0.0))
-    late = ("ttft_s", "e2e_s", "client_queue_s")  # what counts from the scheduled instant and so holds the lag
-    punctual = cohort.assign(**{name: cohort[name] - lag for name in late})
+    lag_ns = np.rint(lag * NS_PER_S).astype(np.int64)
+    punctual = cohort.assign(scheduled_ns=numbers(cohort, "scheduled_ns") + lag_ns)
     good, freed = joint(cohort, criteria.slo), joint(punctual, criteria.slo)
     flips = int(np.count_nonzero(freed & ~good))
     if not flips:

@@ -1,24 +1,34 @@
-"""The joint indicator I of each request, why it is 0, and the exact attainment criterion (method, sections 3 and 6)."""
+"""The joint indicator I of each request of a table, why it is 0, and when open requests become certain misses."""
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.records import Bools, Floats, buffered, numbers, outcome_is
+from analysis.indicator.rule import NEVER_NS, Bounds
+from analysis.records import Bools, Ints, buffered, numbers, outcome_is
 from analysis.slo import Slo
 
-__all__ = ["attains", "joint", "miss_reasons", "misses_allowed", "misses_by_bound", "tpot_undefined"]
+__all__ = [
+    "CERTAIN",
+    "broken_terms",
+    "certain_misses",
+    "joint",
+    "miss_reasons",
+    "misses_by_bound",
+    "tpot_undefined",
+]
+
+CERTAIN: Final = ("", "ttft", "e2e", "tpot")  # what `certain_miss` can say
 
 
 def joint(requests: pd.DataFrame, slo: Slo) -> Bools:
     """I = 1[ok ∧ TTFT ≤ B_f ∧ TPOT ≤ B_d ∧ E2E ≤ B_e ∧ client queue ≤ B_q], unset bounds dropped, shape (n,).
 
-    `requests` carries the derived columns. `slo.clock` says where TTFT and E2E start. The TPOT term does not apply to
+    `slo.clock` says where TTFT and E2E start. The TPOT term does not apply to
     O = 1; where O > 1 (or O is unknown) and TPOT is undefined, a bounded TPOT is missed.
     """
     good = outcome_is(requests, "ok")
@@ -66,32 +76,76 @@ def tpot_undefined(requests: pd.DataFrame) -> int:
     return int(np.count_nonzero(outcome_is(requests, "ok") & (numbers(requests, "output_tokens") == 1)))
 
 
-def attains(total: int, misses: int, share: Fraction) -> bool:
-    """Whether total − misses ≥ share·total, in integers (method, section 6): no rounding decides a verdict."""
-    return (total - misses) * share.denominator >= share.numerator * total
-
-
-def misses_allowed(total: int, share: Fraction) -> int:
-    """The largest number of misses among `total` that still attains `share`."""
-    return math.floor(total * (1 - share))
-
-
-def _broken(requests: pd.DataFrame, slo: Slo) -> dict[str, Bools]:
-    """Which requests break which bound; an undefined value breaks it (for TPOT unless O = 1)."""
-    from_sent = "_from_sent_s" if slo.clock == "sent" else "_s"
+def broken_terms(
+    bounds: Bounds,
+    *,
+    scheduled_ns: Ints,
+    sent_ns: Ints,
+    first_ns: Ints,
+    last_ns: Ints,
+    output_tokens: Ints,
+    first_read_tokens: Ints,
+    token_events: Ints,
+    token_reads: Ints,
+) -> dict[str, Bools]:
+    """Which of the requests that ended ok break which bound that is set; columns of one length, instants ns."""
+    start_ns = sent_ns if bounds.from_sent else scheduled_ns
     broken: dict[str, Bools] = {}
-    if slo.client_queue_s is not None:
-        broken["client_queue"] = ~(_values(requests, "client_queue_s") <= slo.client_queue_s)
-    if slo.ttft_s is not None:
-        broken["ttft"] = ~(_values(requests, f"ttft{from_sent}") <= slo.ttft_s)
-    if slo.tpot_s is not None:
-        broken["buffered_stream"] = buffered(requests)
-        applies = numbers(requests, "output_tokens") != 1
-        broken["tpot"] = applies & ~(_values(requests, "tpot_s") <= slo.tpot_s)
-    if slo.e2e_s is not None:
-        broken["e2e"] = ~(_values(requests, f"e2e{from_sent}") <= slo.e2e_s)
+    if bounds.client_queue_ns != NEVER_NS:
+        broken["client_queue"] = bounds.queue_late(scheduled_ns, sent_ns)
+    if bounds.ttft_ns != NEVER_NS:
+        broken["ttft"] = bounds.first_late(start_ns, first_ns)
+    if bounds.tpot_s is not None:
+        broken["tpot"] = bounds.slow(
+            sent_ns, first_ns, last_ns, output_tokens, first_read_tokens, token_events, token_reads
+        )
+    if bounds.e2e_ns != NEVER_NS:
+        broken["e2e"] = bounds.end_late(start_ns, last_ns)
     return broken
 
 
-def _values(requests: pd.DataFrame, name: str) -> Floats:
-    return requests[name].to_numpy(dtype=np.float64)
+def certain_misses(
+    bounds: Bounds, *, start_ns: Ints, first_ns: Ints, output_tokens: Ints
+) -> tuple[Ints, npt.NDArray[np.int8]]:
+    """After which instant each request is a certain miss while it has not ended, ns, and by which bound.
+
+    `output_tokens` is the most that each can have. The bound is a place in `CERTAIN`, 0 where the instant is
+    `NEVER_NS`; of bounds that are broken at one instant it is the first in `CERTAIN`.
+    """
+    at_ns = np.full(len(start_ns), NEVER_NS, dtype=np.int64)
+    which = np.zeros(len(start_ns), dtype=np.int8)
+
+    def earlier(limit_ns: Ints, applies: Bools, name: str) -> None:
+        sooner = applies & (limit_ns < at_ns)
+        at_ns[sooner] = limit_ns[sooner]
+        which[sooner] = CERTAIN.index(name)
+
+    sent = start_ns >= 0
+    if bounds.ttft_ns != NEVER_NS:
+        limit_ns = bounds.first_limit_ns(start_ns)
+        earlier(limit_ns, sent & bounds.first_late(start_ns, first_ns), "ttft")
+    if bounds.e2e_ns != NEVER_NS:
+        earlier(bounds.end_limit_ns(start_ns), sent, "e2e")
+    if bounds.tpot_s is not None:
+        limit_ns = bounds.pace_limit_ns(first_ns, output_tokens)
+        earlier(limit_ns, sent & (first_ns >= 0) & (output_tokens > 1), "tpot")
+    return at_ns, which
+
+
+def _broken(requests: pd.DataFrame, slo: Slo) -> dict[str, Bools]:
+    """Which good requests break which bound; a stream that came buffered is named before its undefined TPOT."""
+    broken = broken_terms(
+        Bounds(slo),
+        scheduled_ns=numbers(requests, "scheduled_ns"),
+        sent_ns=numbers(requests, "sent_ns"),
+        first_ns=numbers(requests, "first_token_ns"),
+        last_ns=numbers(requests, "last_token_ns"),
+        output_tokens=numbers(requests, "output_tokens"),
+        first_read_tokens=numbers(requests, "first_read_tokens"),
+        token_events=numbers(requests, "token_events"),
+        token_reads=numbers(requests, "token_reads"),
+    )
+    if "tpot" not in broken:
+        return broken
+    named: dict[str, Bools] = {name: broken[name] for name in ("client_queue", "ttft") if name in broken}
+    return {**named, "buffered_stream": buffered(requests), **broken}

@@ -12,11 +12,25 @@ from typing import Final
 
 from loadgen.common.errors import UsageError
 
-__all__ = ["load_headers", "stored_header"]
+__all__ = ["fault_of_header", "load_headers", "sendable", "stored_header"]
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ENV: Final = "env:"
 _OURS: Final = frozenset({"content-length", "transfer-encoding", "host", "connection", "content-type"})
+
+
+def sendable(value: str) -> bool:
+    """Whether a header can carry this value: one line of printable ASCII."""
+    return value.isascii() and value.isprintable()
+
+
+def fault_of_header(name: str, value: str) -> str:
+    """What is wrong with a request header, without its value; empty if nothing is."""
+    if not _NAME.fullmatch(name):
+        return "its name is not one of letters, digits and dashes"
+    if name.lower() in _OURS:
+        return "loadgen sets that header itself"
+    return "" if sendable(value) else "its value is not one line of printable ASCII"
 
 
 def load_headers(entries: Iterable[str]) -> dict[str, str]:
@@ -28,8 +42,6 @@ def load_headers(entries: Iterable[str]) -> dict[str, str]:
             raise UsageError("--header is not of the form 'Name: value', with a name of letters, digits and dashes")
         if not value:
             raise UsageError(f"--header {name}: it has no value (none is stored): give it as --header '{name}: …'")
-        if name.lower() in _OURS:
-            raise UsageError(f"--header {name}: loadgen sets that header itself")
         if name.lower() in map(str.lower, headers):
             raise UsageError(f"--header {name} is given twice")
         if value.startswith(_ENV):
@@ -37,8 +49,8 @@ def load_headers(entries: Iterable[str]) -> dict[str, str]:
             if variable not in os.environ:
                 raise UsageError(f"--header {name}: environment variable {variable} is not set")
             value = os.environ[variable].strip()
-        if not (value.isascii() and value.isprintable()):
-            raise UsageError(f"--header {name}: its value is not one line of printable ASCII")
+        if fault := fault_of_header(name, value):
+            raise UsageError(f"--header {name}: {fault}")
         headers[name] = value
     return headers
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.indicator import CERTAIN, Bounds, broken_terms, certain_misses
 from analysis.records import columns
 from analysis.schema import EVENT_COLUMNS
-from analysis.slo import Slo
 from analysis.units import NS_PER_S
 from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
@@ -35,8 +35,6 @@ from loadgen.send.pacing import FixedConcurrency, OnSchedule
 
 __all__ = ["simulate_run"]
 
-_NEVER = 1 << 62
-_BOUNDS = ("", "ttft", "e2e", "tpot")
 _ENDS = {  # outcome -> what its error says
     "ok": "",
     "short_output": "",
@@ -116,7 +114,7 @@ class _Run:
     complete: Bools
     good: Bools  # the indicator I
     certain_ns: Int64s  # the instant after which it is a certain miss; beyond its end: never was
-    certain: Codes  # which bound that is, a place in _BOUNDS
+    certain: Codes  # which bound that is, a place in CERTAIN
 
     @classmethod
     def of(cls, plan: RunPlan, trace: Trace, timeout_ns: int, options: SendOptions) -> _Run:
@@ -132,9 +130,12 @@ class _Run:
         complete = trace.complete & (tokens == trace.tokens)
         first_ns = _token_ns(trace, every, np.minimum(tokens, 1))
         ended_ns = np.where(complete, last_ns, np.where(trace.refused, trace.sent_ns, deadline_ns))
-        start_ns = trace.sent_ns if options.slo.clock == "sent" else plan.schedule.at_ns
-        broken = _broken(options.slo, plan, trace, start_ns, first_ns, last_ns, tokens)
-        certain_ns, certain = _certain(options.slo, plan, start_ns, first_ns)
+        bounds = Bounds(options.slo)
+        broken = _broken(bounds, plan, trace, first_ns, last_ns, tokens)
+        start_ns = trace.sent_ns if bounds.from_sent else plan.schedule.at_ns
+        certain_ns, certain = certain_misses(
+            bounds, start_ns=start_ns, first_ns=first_ns, output_tokens=plan.output_tokens
+        )
         return cls(
             trace=trace,
             first_ns=first_ns,
@@ -162,41 +163,23 @@ def _short(plan: RunPlan, tokens: Int64s) -> Bools:
     return short
 
 
-def _broken(
-    slo: Slo, plan: RunPlan, trace: Trace, start_ns: Int64s, first_ns: Int64s, last_ns: Int64s, tokens: Int64s
-) -> Bools:
-    """Whether a complete request breaks a bound (method, section 3)."""
+def _broken(bounds: Bounds, plan: RunPlan, trace: Trace, first_ns: Int64s, last_ns: Int64s, tokens: Int64s) -> Bools:
+    """Whether a complete request breaks a bound; each token is an event and a read of its own."""
+    terms = broken_terms(
+        bounds,
+        scheduled_ns=plan.schedule.at_ns,
+        sent_ns=trace.sent_ns,
+        first_ns=first_ns,
+        last_ns=last_ns,
+        output_tokens=tokens,
+        first_read_tokens=np.ones_like(tokens),
+        token_events=tokens,
+        token_reads=tokens,
+    )
     broken = np.zeros(len(plan), dtype=np.bool_)
-    if slo.client_queue_s is not None:
-        broken |= (trace.sent_ns - plan.schedule.at_ns) / NS_PER_S > slo.client_queue_s
-    if slo.ttft_s is not None:
-        broken |= (first_ns - start_ns) / NS_PER_S > slo.ttft_s
-    if slo.e2e_s is not None:
-        broken |= (last_ns - start_ns) / NS_PER_S > slo.e2e_s
-    if slo.tpot_s is not None:
-        broken |= (tokens > 1) & ((last_ns - first_ns) / (np.maximum(tokens - 1, 1) * NS_PER_S) > slo.tpot_s)
+    for term in terms.values():
+        broken |= term
     return broken
-
-
-def _certain(slo: Slo, plan: RunPlan, start_ns: Int64s, first_ns: Int64s) -> tuple[Int64s, Codes]:
-    """After which instant each request would be a certain miss if it were still in flight, and by which bound."""
-    at_ns = np.full(len(plan), _NEVER, dtype=np.int64)
-    which = np.zeros(len(plan), dtype=np.int8)
-
-    def earlier(limit_ns: Int64s, applies: Bools, name: str) -> None:
-        sooner = applies & (limit_ns < at_ns)
-        at_ns[sooner] = limit_ns[sooner]
-        which[sooner] = _BOUNDS.index(name)
-
-    if slo.ttft_s is not None:
-        bound_ns = round(slo.ttft_s * NS_PER_S)
-        earlier(start_ns + bound_ns, (first_ns < 0) | (first_ns - start_ns > bound_ns), "ttft")
-    if slo.e2e_s is not None:
-        earlier(start_ns + round(slo.e2e_s * NS_PER_S), start_ns >= 0, "e2e")
-    if slo.tpot_s is not None:
-        span_ns = round(slo.tpot_s * NS_PER_S) * (plan.output_tokens - 1)
-        earlier(first_ns + span_ns, (first_ns >= 0) & (plan.output_tokens > 1), "tpot")
-    return at_ns, which
 
 
 def _stop(plan: RunPlan, run: _Run, options: SendOptions) -> tuple[int, bool]:
@@ -274,7 +257,7 @@ def _cut(plan: RunPlan, run: _Run, stop_ns: int, output: Int64s, stops: Bools) -
             "http_status": np.where(answered, np.where(refused, 503, 200), -1),
             "finish_reason": _words(["", "length", "stop"], ok * (1 + stops[:n])),
             "error": _words(list(_ENDS.values()), outcome),
-            "certain_miss": _words(list(_BOUNDS), certain),
+            "certain_miss": _words(list(CERTAIN), certain),
             "input_tokens_planned": plan.input_tokens[:n],
             "output_tokens_planned": plan.output_tokens[:n],
             "prefix_tokens_planned": plan.prefix_tokens[:n],

@@ -16,6 +16,7 @@ from analysis.records import outcome_is
 from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit, UsageError
 from loadgen.common.headers import load_headers
+from loadgen.common.tls import Tls
 from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.plan.bodies import Bodies, BodyRing
@@ -45,10 +46,12 @@ def opened_target(scenario: Scenario, note: Callable[[str], None]) -> AbstractAs
         model=scenario.model,
         api_key=load_api_key(env=scenario.api_key_env, file=scenario.api_key_file),
         headers=load_headers(scenario.header),
-        ca_file=scenario.ca_file,
-        cert_file=scenario.cert_file,
-        key_file=scenario.key_file,
-        insecure=scenario.insecure,
+        tls=Tls(
+            ca_file=scenario.ca_file,
+            cert_file=scenario.cert_file,
+            key_file=scenario.key_file,
+            insecure=scenario.insecure,
+        ),
         proxied=scenario.transport == "httpx",
         ready_timeout_s=scenario.ready_timeout,
         progress=note,

@@ -1,4 +1,4 @@
-"""Where requests go on the network: URLs taken apart, names resolved once, TLS contexts, and the machine's limits.
+"""Where requests go on the network: URLs taken apart, names resolved once, and the machine's limits.
 
 All of it happens before t0. A name is resolved once and one address is kept: the first that accepts a connection
 (`localhost` may be ::1 first where the server listens on 127.0.0.1 only), else the first. A Unix socket is a base URL
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from loadgen.common.errors import TargetUnreachable, UsageError
-from loadgen.send.api import Endpoint
 
 __all__ = [
     "UNIX",
@@ -29,7 +27,6 @@ __all__ = [
     "raise_descriptor_limit",
     "resolve",
     "socket_path",
-    "tls_context",
 ]
 
 UNIX: Final = "unix:"  # a base URL of this scheme is the path of a Unix socket, e.g. unix:/run/vllm.sock
@@ -102,21 +99,6 @@ async def resolve(url: str, path: str) -> Origin:
             break
     full_path = parts.path.rstrip("/") + path
     return Origin(host=parts.hostname, address=chosen, port=port, tls=tls, path=full_path)
-
-
-def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
-    """The TLS context of an endpoint. Raises `UsageError` for a file that cannot be read or is no certificate."""
-    try:
-        context = ssl.create_default_context(cafile=endpoint.ca_file)
-        if endpoint.cert_file is not None:
-            context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(f for f in (endpoint.ca_file, endpoint.cert_file, endpoint.key_file) if f)
-        raise UsageError(f"TLS: cannot use {files}: {error}") from None
-    if endpoint.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def raise_descriptor_limit() -> None:

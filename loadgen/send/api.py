@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from analysis.slo import Slo
 from analysis.verdict import SenderFacts
+from loadgen.common.tls import Tls
 from loadgen.send.pacing import OnSchedule, Pacing
 
 if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
@@ -42,10 +43,7 @@ class Endpoint:
     model: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     extras: Mapping[str, Any] = field(default_factory=dict)  # JSON members: cache_salt, API extras
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    insecure: bool = False
+    tls: Tls = field(default_factory=Tls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

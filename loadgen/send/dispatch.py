@@ -34,7 +34,7 @@ from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import Clock, Timer
 from loadgen.send.cohort import Cohort
-from loadgen.send.decide import Bounds
+from loadgen.send.decide import LiveBounds
 from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.pacing import NEVER_NS, Departure, pacer_of, plain
 from loadgen.send.table import Tables
@@ -95,7 +95,7 @@ class Dispatcher:
         self._targets = targets
         self._on_stopped = on_stopped
         self._forced = plan.format.stop == "forced"
-        self._bounds = Bounds(options.slo)
+        self._bounds = LiveBounds(options.slo)
         self._timeout_ns = round(options.timeout_s * NS)
         self._cap = options.max_concurrency
         self._window_end_ns = plan.window.end_ns

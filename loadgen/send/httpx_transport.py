@@ -18,7 +18,7 @@ from analysis.text import bounded
 from loadgen.common import defaults
 from loadgen.common.errors import UsageError
 from loadgen.send.active import HEADERS_TOO_LONG, READ_AT_BYTES, ActiveRequest, CompletionHandler
-from loadgen.send.address import exhausted, resolve, socket_path, tls_context
+from loadgen.send.address import exhausted, resolve, socket_path
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
 from loadgen.send.openai import HttpEnd
@@ -53,7 +53,7 @@ class HttpxTransport:
             try:
                 client = httpx.AsyncClient(
                     transport=httpx.AsyncHTTPTransport(uds=unix, limits=limits) if unix else None,
-                    verify=tls_context(self._endpoint),
+                    verify=self._endpoint.tls.context(),
                     headers={
                         "content-type": "application/json",
                         "accept-encoding": "identity",

@@ -16,8 +16,9 @@ from typing import Final
 from analysis.text import bounded
 from analysis.units import NS_PER_S
 from loadgen.common.errors import TargetUnreachable, UsageError
+from loadgen.common.headers import fault_of_header
 from loadgen.send.active import ActiveRequest, CompletionHandler
-from loadgen.send.address import Origin, exhausted, resolve, tls_context
+from loadgen.send.address import Origin, exhausted, resolve
 from loadgen.send.api import Endpoint
 from loadgen.send.clock import Clock
 from loadgen.send.connection import Connection
@@ -48,7 +49,7 @@ class WireTransport:
         self._pools = []
         for url in self._endpoint.urls:
             origin = await resolve(url, self._endpoint.path)
-            context = tls_context(self._endpoint) if origin.tls else None
+            context = self._endpoint.tls.context() if origin.tls else None
             self._pools.append(_Pool(self, origin, context, self._headers))
 
     async def prewarm(self, count: int) -> None:
@@ -94,15 +95,10 @@ def _header_lines(endpoint: Endpoint) -> bytes:
     headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity", "user-agent": "loadgen"}
     headers |= {"content-type": "application/json"}
     for name, value in endpoint.headers.items():
-        if not name or not name.isascii() or any(c in name + value for c in "\r\n\0") or ":" in name:
-            raise UsageError(f"header {name!r} cannot be sent: control characters, or a name that is not one")
-        if name.lower() in ("content-length", "transfer-encoding", "host", "connection"):
-            raise UsageError(f"header {name!r} is set by loadgen itself")
+        if fault := fault_of_header(name, value):
+            raise UsageError(f"header {name!r}: {fault}")
         headers[name.lower()] = value
-    try:
-        return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1")
-    except UnicodeEncodeError:
-        raise UsageError("a header's value is not Latin-1 text") from None
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
 
 
 class _Pool:

@@ -30,6 +30,7 @@ from typing import Final, Literal
 
 import anyio
 
+from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit
 from loadgen.plan.types import RequestFormat
 from loadgen.target.command import TIMEOUT_S, run_command
@@ -85,7 +86,7 @@ class Between:
     policy: Policy
     form: RequestFormat
     command: Sequence[str] = ()  # of restart and command
-    ready_timeout_s: float = 60.0
+    ready_timeout_s: float = defaults.READY_TIMEOUT_S
     progress: Progress | None = None
     warm_lengths: Sequence[tuple[int, int]] = ((256, 16),)  # (input, output) tokens of the warm-up after a restart
     health_wait_s: float = HEALTH_WAIT_S

@@ -1,6 +1,6 @@
 """Talking to the server about anything but load: small requests, bounded answers, and one clear line for each failure.
 
-What a server says is hostile: bodies are cut at a limit, and text from them passes `shown` before a person sees it.
+What a server says is hostile: bodies are cut at a limit, and text from them passes `bounded` before a person sees it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import orjson
 
 from analysis.text import bounded
 from loadgen.common.errors import ClientLimited, TargetUnreachable, UsageError
+from loadgen.common.headers import sendable
 from loadgen.common.redact import redacted, secrets_of
+from loadgen.common.tls import Tls
 from loadgen.send.address import UNIX, exhausted, socket_path
 
-__all__ = ["Answer", "Http", "Tls", "Unreachable", "base_url", "load_api_key", "no_connection_left"]
+__all__ = ["Answer", "Http", "Unreachable", "base_url", "load_api_key", "no_connection_left"]
 
 _HTTP_2: Final = "the server speaks HTTP/2 alone, which loadgen does not; put a proxy that speaks HTTP/1.1 before it"
 BODY_LIMIT: Final = 8 << 20  # vLLM's /metrics is 60 kB; a model list is less
@@ -81,33 +83,6 @@ class Answer:
         said = error.get("message") if isinstance(error, dict) else error
         text = said if isinstance(said, str) else self.body[:800].decode(errors="replace")
         return bounded(redacted(text, self.secrets))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """How https is spoken: files in PEM format, and whether certificates are checked at all."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    insecure: bool = False
-
-    def context(self) -> ssl.SSLContext:
-        """The client context. Raises `UsageError` naming the file that cannot be used."""
-        for name, file in (("CA", self.ca_file), ("certificate", self.cert_file), ("key", self.key_file)):
-            if file is not None and not Path(file).is_file():
-                raise UsageError(f"{name} file {file} does not exist")
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file)
-        except (ssl.SSLError, OSError):
-            files = ", ".join(file for file in (self.ca_file, self.cert_file, self.key_file) if file)
-            raise UsageError(f"TLS files {files}: not usable as PEM certificates and key") from None
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
 
 @dataclass(slots=True, kw_only=True)
@@ -286,7 +261,7 @@ def load_api_key(*, env: str | None = None, file: str | Path | None = None) -> s
     key = key.strip()
     if not key:
         raise UsageError(f"{where} is empty; it should hold the API key")
-    if not (key.isascii() and key.isprintable()):
+    if not sendable(key):
         raise UsageError(f"{where} holds more than one line or characters that no HTTP header can carry")
     return key
 

@@ -24,8 +24,8 @@ import pandas as pd
 
 from analysis.server_metrics.types import Observation, SourceReport, wanted
 from loadgen.common.child import environment, module_command
+from loadgen.common.tls import Tls
 from loadgen.send.address import socket_path
-from loadgen.target.http import Tls
 
 __all__ = ["Observer", "Page"]
 

@@ -31,8 +31,8 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from analysis.text import bounded
+from loadgen.common.tls import Tls
 from loadgen.send.address import exhausted
-from loadgen.target.http import Tls
 
 __all__ = ["SMI_FIELDS", "main", "read_page"]
 

@@ -17,13 +17,14 @@ import anyio
 
 from loadgen.common import defaults
 from loadgen.common.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
+from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
 from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
 from loadgen.target.findings import Adaptable
 from loadgen.target.hardware import local_hardware
-from loadgen.target.http import Http, Tls, Unreachable, base_url
+from loadgen.target.http import Http, Unreachable, base_url
 from loadgen.target.identity import environment, identify, version
 from loadgen.target.metrics import Scrape, scrape
 from loadgen.target.probe import Probe, timed_request, warmup_body
@@ -74,10 +75,7 @@ class Target:
             model=self.model,
             headers=self.headers,
             extras=extras or {},
-            ca_file=self.tls.ca_file,
-            cert_file=self.tls.cert_file,
-            key_file=self.tls.key_file,
-            insecure=self.tls.insecure,
+            tls=self.tls,
         )
 
     async def identity(self) -> dict[str, str]:
@@ -242,12 +240,9 @@ async def open_target(
     model: str | None = None,
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
-    ca_file: str | None = None,
-    cert_file: str | None = None,
-    key_file: str | None = None,
-    insecure: bool = False,
+    tls: Tls | None = None,
     proxied: bool = False,
-    ready_timeout_s: float = 60.0,
+    ready_timeout_s: float = defaults.READY_TIMEOUT_S,
     request_timeout_s: float = 10.0,
     progress: Progress | None = None,
 ) -> AsyncIterator[Target]:
@@ -258,7 +253,6 @@ async def open_target(
     `TargetUnreachable`, `TargetUnfit`.
     """
     specs = (spec,) if isinstance(spec, str) else tuple(spec)
-    tls = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, insecure=insecure)
     sent = dict(headers or {})
     if api_key is not None:
         if any(name.lower() == "authorization" for name in sent):
@@ -281,7 +275,7 @@ async def open_target(
             raise UsageError("give at least one target URL, and each once")
         https = [
             await stack.enter_async_context(
-                Http(base=url, headers=sent, tls=tls, timeout_s=request_timeout_s, proxied=proxied)
+                Http(base=url, headers=sent, tls=tls or Tls(), timeout_s=request_timeout_s, proxied=proxied)
             )
             for url in urls
         ]
@@ -298,7 +292,7 @@ async def open_target(
             model=cards[0].name,
             max_model_len=min(lengths, default=None),
             headers=sent,
-            tls=tls,
+            tls=tls or Tls(),
             https=tuple(https),
         )
 

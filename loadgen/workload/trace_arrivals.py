@@ -194,6 +194,11 @@ class Recorded:
             speed_of(self.trace, place, window_ns, rate) * window_ns / NS if self.method == "time" else window_ns / NS
         )
 
+    def _missing_ns(self, window: Window) -> int:
+        """How much of its warm-up a replay lacks, ns of the run, because the trace begins too shortly before it."""
+        assert self.once_speed is not None
+        return max(0, window.warmup_ns - int(self.once_ns / self.once_speed))
+
     def window(self, wanted: Window) -> Window:
         """The run's windows. In a replay that begins too early for its warm-up, that is taken from the measured part.
 
@@ -201,7 +206,7 @@ class Recorded:
         """
         if self.once_speed is None:
             return wanted
-        missing_ns = max(0, wanted.warmup_ns - int(self.once_ns / self.once_speed))
+        missing_ns = self._missing_ns(wanted)
         if missing_ns >= wanted.window_ns:
             raise ScenarioError(
                 f"the warm-up of {format_duration(wanted.warmup_ns / NS)} leaves nothing of a replay of "
@@ -248,8 +253,7 @@ class Recorded:
                 speed, factor = 1.0, rate / own_rate(self.trace, place_ns, place_ns + window.window_ns)
         begin_ns, length_ns = place_ns - round(window.warmup_ns * speed), round(window.horizon_ns * speed)
         if self.places is None:
-            missing_ns = max(0, window.warmup_ns - int(place_ns / speed))
-            begin_ns = max(0, begin_ns + round(missing_ns * speed))
+            begin_ns = max(0, begin_ns + round(self._missing_ns(window) * speed))
             length_ns = min(length_ns, self.trace.span_ns + 1 - begin_ns)
         elif (needed_ns := round(window.end_ns * speed)) > self.trace.span_ns:
             raise ScenarioError(

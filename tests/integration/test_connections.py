@@ -21,6 +21,7 @@ import trustme
 from loadgen.common.errors import ScenarioError, TargetUnreachable, UsageError
 from loadgen.common.headers import load_headers, stored_header
 from loadgen.common.loop import run_loop
+from loadgen.common.tls import Tls
 from loadgen.plan.types import RunPlan
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
@@ -29,7 +30,7 @@ from loadgen.send.clock import LoopClock
 from loadgen.send.connection import Connection
 from loadgen.send.session import send_run
 from loadgen.send.wire import WireTransport
-from loadgen.target.http import Http, Tls, base_url
+from loadgen.target.http import Http, base_url
 from loadgen.target.idle import IdleWatch
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.relay import HIDDEN, Doors, doors

@@ -24,6 +24,7 @@ from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from analysis.slo import Slo
 from analysis.stationarity import area_s
 from loadgen.common.errors import TargetUnreachable, UsageError
+from loadgen.common.tls import Tls
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Endpoint, LiveCounts, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
@@ -374,9 +375,9 @@ def test_tls(loop_factory: Loop, tmp_path: Path) -> None:
     mine.private_key_pem.write_to_path(str(tmp_path / "me.key"))
     files = {"cert_file": str(tmp_path / "me.pem"), "key_file": str(tmp_path / "me.key")}
 
-    async def main(endpoint: dict[str, Any]) -> list[str]:
+    async def main(files: dict[str, Any]) -> list[str]:
         async with serving(stream(), context=server_context) as server:
-            output = await send(server, plan_at([10, 60], window_ms=100), endpoint=endpoint)
+            output = await send(server, plan_at([10, 60], window_ms=100), endpoint={"tls": Tls(**files)})
             conserved(output)
             return list(output.requests["outcome"])
 

@@ -16,6 +16,7 @@ import trustme
 
 from analysis.text import bounded
 from loadgen.common.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
+from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.target.emulated import launch
 from loadgen.target.hardware import local_hardware
@@ -78,14 +79,14 @@ async def test_tls_faults_each_have_their_line(tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     async with server(UP, tls) as url:
         assert "certificate is not trusted" in str(await refusal(url, request_timeout_s=5))
-        async with open_target(url, ca_file=str(tmp_path / "ca.pem")) as target:
+        async with open_target(url, tls=Tls(ca_file=str(tmp_path / "ca.pem"))) as target:
             assert target.model == "m"
-        async with open_target(url, insecure=True) as target:
-            assert target.endpoint(RequestFormat()).insecure
+        async with open_target(url, tls=Tls(insecure=True)) as target:
+            assert target.endpoint(RequestFormat()).tls.insecure
     async with server(UP) as url:
         assert "write http:// instead" in str(await refusal(url.replace("http:", "https:"), request_timeout_s=5))
     with pytest.raises(UsageError, match=r"CA file .* does not exist"):
-        async with open_target("https://127.0.0.1:1", ca_file=str(tmp_path / "nope.pem")):
+        async with open_target("https://127.0.0.1:1", tls=Tls(ca_file=str(tmp_path / "nope.pem"))):
             pass
 
 

@@ -12,7 +12,7 @@ from analysis.indicator import joint
 from analysis.records import derive
 from analysis.slo import Slo
 from loadgen.send.active import ActiveRequest
-from loadgen.send.decide import Bounds
+from loadgen.send.decide import LiveBounds
 from loadgen.send.openai import outcome_of
 from loadgen.send.table import Tables
 from tests.fakes.streams import DONE, event, text, usage
@@ -54,4 +54,4 @@ def test_live_and_recorded_indicators_agree(
     tables = Tables(None)
     tables.add(active, outcome, error, answer)
     bounds = Slo(**slo)
-    assert Bounds(bounds).met(active, answer) == joint(derive(tables.requests()), bounds)[0]
+    assert LiveBounds(bounds).met(active, answer) == joint(derive(tables.requests()), bounds)[0]

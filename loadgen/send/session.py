@@ -7,10 +7,11 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from analysis.verdict import SenderFacts
 from loadgen.common.redact import secrets_of
+from loadgen.common.stopping import StopSignal, unless_stopped
 from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.active import BodySource, Transport
 from loadgen.send.address import connection_limit, raise_descriptor_limit
@@ -23,20 +24,13 @@ from loadgen.send.pacing import FixedConcurrency, OnSchedule
 from loadgen.send.table import Tables
 from loadgen.send.wire import WireTransport
 
-__all__ = ["StopSignal", "send_run"]
+__all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
+_BEFORE: Final = "before the load began"
 _REFUSED: Final = "this machine refused a connection, for it had no port or file descriptor left"
-
-
-class StopSignal(Protocol):
-    """An event such as `asyncio.Event` or `anyio.Event`: set by the user's wish to stop."""
-
-    async def wait(self) -> object:
-        """Return once the user wants to stop."""
-        ...
 
 
 async def send_run(
@@ -59,15 +53,17 @@ async def send_run(
     cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
     (garbage collection is frozen and off), except that the soft limit of open files stays raised.
 
-    Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent.
+    Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent, and
+    `Aborted` where the user stops it before t0.
     """
     raise_descriptor_limit()
     kind = WireTransport if options.transport == "wire" else HttpxTransport
     transport: Transport = kind(endpoint, clock, keepalive_s=options.keepalive_s)
-    await transport.open()
+    stop = stop or asyncio.Event()
+    await unless_stopped(stop, transport.open, _BEFORE)
     try:
         await _prefill(bodies)
-        await transport.prewarm(options.prewarm)
+        await unless_stopped(stop, lambda: transport.prewarm(options.prewarm), _BEFORE)
         limit = connection_limit(endpoint.urls)
         stopped = asyncio.Event()
         dispatcher = Dispatcher(
@@ -140,12 +136,11 @@ async def _prefill(bodies: BodySource) -> None:
 async def _until_stopped(
     dispatcher: Dispatcher,
     stopped: asyncio.Event,
-    stop: StopSignal | None,
+    stop: StopSignal,
     progress: ProgressHook | None,
 ) -> None:
     waits: list[asyncio.Task[object]] = [asyncio.create_task(stopped.wait())]
-    if stop is not None:
-        waits.append(asyncio.create_task(_wait(stop)))
+    waits.append(asyncio.create_task(_wait(stop)))
     try:
         while True:
             done, _ = await asyncio.wait(waits, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)

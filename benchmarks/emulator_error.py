@@ -23,7 +23,7 @@ from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import RequestFormat, RunPlan, Window
+from loadgen.plan.types import PlanRequest, RequestFormat, RunPlan, Window
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import send_run
@@ -77,9 +77,15 @@ def main() -> None:
     parser.add_argument("--output", type=int, default=128)
     args = parser.parse_args()
     plan = make_plan(
-        arrivals=Arrivals(), lengths=Fixed(args.input, args.output), format=RequestFormat(), rate=args.rate,
-        window=Window(warmup_ns=10**9, window_ns=round(args.seconds * 1e9), tail_ns=30 * 10**9), root_seed=101,
-    )  # fmt: skip
+        PlanRequest(
+            rate=args.rate,
+            root_seed=101,
+            window=Window(warmup_ns=10**9, window_ns=round(args.seconds * 1e9), tail_ns=30 * 10**9),
+        ),
+        arrivals=Arrivals(),
+        lengths=Fixed(args.input, args.output),
+        format=RequestFormat(),
+    )
     with tempfile.TemporaryDirectory() as folder:
         truth = Path(folder) / "truth.jsonl"
         output, t0_ns, used_s, description = run_loop(offer(args.profile, plan, truth))

@@ -19,7 +19,7 @@ from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import stream
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 COUNT = 10_000_000
 COUNTED = 1500  # bodies
@@ -37,12 +37,10 @@ def best_s(work: Callable[[], object], repeat: int = 3) -> float:
 
 def plan(tokens: int, form: RequestFormat) -> RunPlan:
     return make_plan(
+        PlanRequest(rate=100.0, root_seed=1, window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0)),
         arrivals=Arrivals(),
         lengths=Lengths(input=parse_law(str(tokens))),
         format=form,
-        window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0),
-        rate=100.0,
-        root_seed=1,
     )
 
 

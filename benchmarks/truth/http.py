@@ -23,7 +23,7 @@ from loadgen.experiment.prepare import prepare
 from loadgen.experiment.progress import Progress
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import RequestFormat, RunPlan, Window
+from loadgen.plan.types import PlanRequest, RequestFormat, RunPlan, Window
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import SendOptions
 
@@ -50,9 +50,15 @@ def _stamps(board: Board, *, quick: bool) -> None:
     rows = []
     for rate in (LOW, HIGH):
         plan = make_plan(
-            arrivals=Arrivals(), lengths=Fixed(16, 128), format=RequestFormat(), rate=rate, root_seed=101,
-            window=Window(warmup_ns=2 * 10**9, window_ns=(5 if quick else 60) * 10**9, tail_ns=30 * 10**9),
-        )  # fmt: skip
+            PlanRequest(
+                rate=rate,
+                root_seed=101,
+                window=Window(warmup_ns=2 * 10**9, window_ns=(5 if quick else 60) * 10**9, tail_ns=30 * 10**9),
+            ),
+            arrivals=Arrivals(),
+            lengths=Fixed(16, 128),
+            format=RequestFormat(),
+        )
         rows += _compared(plan)
     board.table(["requests/s", "n", "metric", "stamp error p50, ms", "p99", "real − virtual p50, ms", "p99"], rows)
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 
 from loadgen.common.errors import Aborted
 
-__all__ = ["unless_stopped"]
+__all__ = ["StopSignal", "unless_stopped"]
 
 T = TypeVar("T")
 
 
-async def unless_stopped(stop: anyio.Event, wait: Callable[[], Awaitable[T]], doing: str) -> T:
+class StopSignal(Protocol):
+    """An event such as `asyncio.Event` or `anyio.Event`: set when the user wishes to stop."""
+
+    def is_set(self) -> bool:
+        """Whether the user wishes to stop."""
+        ...
+
+    async def wait(self) -> object:
+        """Return once the user wishes to stop."""
+        ...
+
+
+async def unless_stopped(stop: StopSignal, wait: Callable[[], Awaitable[T]], doing: str) -> T:
     """What `wait` returns. Raises `Aborted` ("stopped by the user `doing`") as soon as `stop` is set."""
     aborted = Aborted(f"stopped by the user {doing}")
     if stop.is_set():

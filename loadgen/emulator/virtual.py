@@ -31,6 +31,7 @@ from loadgen.emulator.virtual_fcfs import fcfs_times
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import RunPlan
 from loadgen.send.api import Events, RunOutput, SendOptions, sampled
+from loadgen.send.pacing import FixedConcurrency, OnSchedule
 
 __all__ = ["simulate_run"]
 
@@ -51,8 +52,12 @@ def simulate_run(plan: RunPlan, profile: Profile, options: SendOptions) -> RunOu
     Raises `UsageError` for a prompt the server's context cannot hold, for a closed loop, and for a cap in front of
     replicas.
     """
-    if options.closed is not None or options.dependent:
-        what = "a closed loop" if options.closed is not None else "turns that wait for answers (--sessions dependent)"
+    if not isinstance(options.pacing, OnSchedule):
+        what = (
+            "a closed loop"
+            if isinstance(options.pacing, FixedConcurrency)
+            else "turns that wait for answers (--sessions dependent)"
+        )
         raise UsageError(f"no virtual time for {what}: use --target emulator")
     longest = int(plan.input_tokens.max(initial=0))
     if longest >= profile.server.max_model_len:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -15,6 +15,7 @@ from analysis.records import outcome_is
 from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit, UsageError
 from loadgen.common.headers import load_headers
+from loadgen.common.stopping import unless_stopped
 from loadgen.common.tls import Tls
 from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.virtual_sut import VirtualSut
@@ -241,18 +242,18 @@ class LiveSut:
         bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
         if self.watches:
             options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
-        clock = LoopClock()
-        observed = None
-        if self.observer is not None:
-            await self.observer.begin()
-        try:
-            output = await send_run(
-                plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
-            )
-        finally:
-            if self.observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
-                observed = await self.observer.end(time.monotonic_ns() - clock.now_ns())
-            clock.close()
+        observer, observed = self.observer, None
+        with closing(LoopClock()) as clock:
+            if observer is not None:
+                await unless_stopped(stop, observer.begin, "before the load began")
+            try:
+                output = await send_run(
+                    plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
+                )
+            finally:
+                t0_ns = time.monotonic_ns() - clock.now_ns()
+                if observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
+                    observed = await unless_stopped(stop, lambda: observer.end(t0_ns), "when the load had ended")
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
         self.between.load_ended(cancelled=bool(given_up.any()))
         return replace(output, observed=observed)

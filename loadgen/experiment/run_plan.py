@@ -10,9 +10,10 @@ from analysis.search import Kind, RunRequest
 from analysis.units import parse_share
 from analysis.verdict import Criteria
 from loadgen.common import defaults
-from loadgen.plan.types import NS, RunPlan
+from loadgen.plan.types import NS, PlanRequest, RunPlan
 from loadgen.scenario.model import Scenario
 from loadgen.send.api import Drain, SendOptions
+from loadgen.send.pacing import DependentSessions, FixedConcurrency, OnSchedule, Pacing
 from loadgen.workload.workload import Workload
 
 __all__ = ["criteria_of", "options_of", "plan_of", "run_options"]
@@ -46,12 +47,17 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         transport=scenario.transport,
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
-        closed=scenario.closed,
-        dependent=scenario.sessions == "dependent",
+        pacing=_pacing(scenario),
         prewarm=scenario.prewarm,
         slo=scenario.objective,
         events=scenario.kept_events,
     )
+
+
+def _pacing(scenario: Scenario) -> Pacing:
+    if scenario.closed is not None:
+        return FixedConcurrency(scenario.closed)
+    return DependentSessions() if scenario.sessions == "dependent" else OnSchedule()
 
 
 def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content_unpaired: bool = False) -> RunPlan:
@@ -66,13 +72,15 @@ def plan_of(request: RunRequest, workload: Workload, *, warmup_s: float, content
         enough_ns = round(defaults.SENTINEL_REQUESTS / request.rate * NS)
         window = replace(window, window_ns=min(window.window_ns, enough_ns))
     return workload.plan(
-        request.rate,
-        request.seed,
-        window,
-        content_key=key,
-        cohort=cohort,
-        replicate=0 if request.kind == "sentinel" else request.replicate,
-        block=request.block,
+        PlanRequest(
+            rate=request.rate,
+            root_seed=request.seed,
+            window=window,
+            content_key=key,
+            cohort=cohort,
+            replicate=0 if request.kind == "sentinel" else request.replicate,
+            block=request.block,
+        )
     )
 
 

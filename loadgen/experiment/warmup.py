@@ -24,7 +24,9 @@ from loadgen.experiment.run_plan import options_of
 from loadgen.experiment.sut import Sut
 from loadgen.plan.seeds import derive as derive_seeds
 from loadgen.plan.seeds import salt
+from loadgen.plan.types import PlanRequest
 from loadgen.scenario.model import Scenario
+from loadgen.send.pacing import OnSchedule
 from loadgen.workload.workload import Workload
 
 __all__ = ["Warmth", "warm_again", "warm_requests", "warm_target", "warmup_note"]
@@ -97,11 +99,13 @@ class _Warming:
         # nothing that is measured is to be warm, and a closed loop is not to be met by a burst
         workload = replace(self.workload, recorded=None, closed=None)
         seed = derive_seeds(defaults.SEED, "warm-up", 1)[0]
-        plan = workload.plan(self.rate, seed, workload.window(0.0), cohort=self.count)
+        plan = workload.plan(
+            PlanRequest(rate=self.rate, root_seed=seed, window=workload.window(0.0), cohort=self.count)
+        )
         await unless_stopped(stop, self.sut.settle, doing)
         output = await self.sut.send_load(
             plan,
-            replace(options_of(self.scenario, workload), closed=None, slo=Slo()),  # every one is waited for
+            replace(options_of(self.scenario, workload), pacing=OnSchedule(), slo=Slo()),  # every one is waited for
             salt=salt(experiment, "warm-up", self.rate, 0, 0),
             sink=None,
             progress=lambda _: None,

@@ -19,38 +19,38 @@ from loadgen.plan.bodies import check_format
 from loadgen.plan.lengths import DrawnLengths, Lengths
 from loadgen.plan.prompts import CONTENT_VERSION
 from loadgen.plan.seeds import side_root, stream
-from loadgen.plan.types import Int64s, PlanRecord, RequestFormat, RunPlan, Schedule, Window
+from loadgen.plan.types import (
+    Int64s,
+    PlanRecord,
+    PlanRequest,
+    RequestFormat,
+    RunPlan,
+    Schedule,
+    SideSeeds,
+    Window,
+)
 from traces.trace import BlockHashes
 
 __all__ = ["content_seed_of", "make_plan", "record_of", "workload_hash"]
 
 
 def make_plan(
+    request: PlanRequest,
     *,
     arrivals: Arrivals | Modulated | Schedule,
     lengths: Lengths,
     format: RequestFormat,  # noqa: A002 - the plan's own word for it
-    window: Window,
-    rate: float,
-    root_seed: int,
-    arrival_seed: int | None = None,
-    workload_seed: int | None = None,
-    content_key: tuple[float, int] | None = None,
-    cohort: int | None = None,
+    sides: SideSeeds | None = None,
 ) -> RunPlan:
-    """The plan of the replicate with `root_seed` at `rate` requests/s.
-
-    arrival_seed, workload_seed  change the arrivals stream, or all others, of every replicate and nothing on the other
-                                 side (`side_root`)
-    content_key                  (rate, attempt): content differs between rates and attempts, lengths and arrivals stay
-                                 paired; for a server whose cache cannot be proved cold
-    cohort                       the window lasts until so many requests are in it; `window.window_ns` is not looked at
+    """The plan of one run.
 
     A ready `Schedule` (a trace) is kept as it is. Raises `ValueError` for arguments out of range.
     """
+    sides = sides or SideSeeds()
+    rate, window, cohort = request.rate, request.window, request.cohort
     check_format(format)
-    arrival_root = side_root(root_seed, arrival_seed)
-    workload_root = side_root(root_seed, workload_seed)
+    arrival_root = side_root(request.root_seed, sides.arrival)
+    workload_root = side_root(request.root_seed, sides.workload)
     if isinstance(arrivals, Schedule):
         if cohort is not None:
             raise ValueError("a recorded schedule has the window it has: a cohort count does not apply")
@@ -64,7 +64,7 @@ def make_plan(
     else:
         schedule = schedule_horizon(arrivals, rate, window.horizon_ns, stream(arrival_root, "arrivals"))
     drawn = lengths.draw(stream(workload_root, "lengths"), len(schedule))
-    content_seed = content_seed_of(workload_root, content_key)
+    content_seed = content_seed_of(workload_root, request.content_key)
     for column in (drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group):
         column.flags.writeable = False
     return RunPlan(
@@ -77,7 +77,7 @@ def make_plan(
         window=window,
         format=format,
         rate=rate,
-        root_seed=root_seed,
+        root_seed=request.root_seed,
         workload_sha256=workload_hash(drawn, content_seed, format),
         arrival_root=arrival_root,
         workload_root=workload_root,

@@ -12,7 +12,7 @@ from loadgen.plan.bodies import check_format
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import content_seed_of, workload_hash
 from loadgen.plan.seeds import side_root
-from loadgen.plan.types import Int64s, RequestFormat, RunPlan, Schedule, Window
+from loadgen.plan.types import Int64s, PlanRequest, RequestFormat, RunPlan, Schedule, SideSeeds
 from traces.prefix import cached_tokens
 from traces.trace import Trace
 
@@ -20,27 +20,24 @@ __all__ = ["recorded_plan"]
 
 
 def recorded_plan(
+    request: PlanRequest,
     piece: Trace,
     at_ns: Int64s,
     *,
     format: RequestFormat,  # noqa: A002 - the plan's own word for it
-    window: Window,
-    rate: float,
-    root_seed: int,
-    arrival_seed: int | None = None,
-    workload_seed: int | None = None,
-    content_key: tuple[float, int] | None = None,
+    sides: SideSeeds | None = None,
     content_root: int | None = None,
     origin: str = "",
 ) -> RunPlan:
     """The plan that sends the requests of `piece` at `at_ns`, int64 (n,) sorted ns from t0.
 
     `content_root` takes the place of the replicate's root for the content alone: runs that are given the same one send
-    the same tokens for the same block id. The other arguments are those of `make_plan`. Raises `ValueError`.
+    the same tokens for the same block id. Raises `ValueError`.
     """
+    sides = sides or SideSeeds()
     check_format(format)
-    workload_root = side_root(root_seed, workload_seed)
-    content_seed = content_seed_of(workload_root if content_root is None else content_root, content_key)
+    workload_root = side_root(request.root_seed, sides.workload)
+    content_seed = content_seed_of(workload_root if content_root is None else content_root, request.content_key)
     drawn = DrawnLengths(
         input_tokens=piece.input_tokens.astype(np.int64),
         output_tokens=piece.output_tokens.astype(np.int64),
@@ -58,12 +55,12 @@ def recorded_plan(
         prefix_tokens=drawn.prefix_tokens,
         prefix_group=drawn.prefix_group,
         content_seed=content_seed,
-        window=window,
+        window=request.window,
         format=format,
-        rate=rate,
-        root_seed=root_seed,
+        rate=request.rate,
+        root_seed=request.root_seed,
         workload_sha256=workload_hash(drawn, content_seed, format, blocks=piece.hashes, parent=parent),
-        arrival_root=side_root(root_seed, arrival_seed),
+        arrival_root=side_root(request.root_seed, sides.arrival),
         workload_root=workload_root,
         blocks=piece.hashes,
         parent=parent,

@@ -12,7 +12,18 @@ import numpy.typing as npt
 from analysis.units import NS_PER_S as NS
 from traces.trace import BlockHashes
 
-__all__ = ["NS", "ExactText", "Int64s", "PlanRecord", "RequestFormat", "RunPlan", "Schedule", "Window"]
+__all__ = [
+    "NS",
+    "ExactText",
+    "Int64s",
+    "PlanRecord",
+    "PlanRequest",
+    "RequestFormat",
+    "RunPlan",
+    "Schedule",
+    "SideSeeds",
+    "Window",
+]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -55,6 +66,34 @@ class Window:
     def horizon_ns(self) -> int:
         """End of the schedule."""
         return self.end_ns + self.tail_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Which run a plan is for.
+
+    content_key         (rate, attempt): content differs between rates and attempts, lengths and arrivals stay paired;
+                        for a server whose cache cannot be proved cold
+    cohort              the window lasts until so many requests are in it; `window.window_ns` is not looked at
+    replicate, block    which part of a trace is replayed, where one is: `block` is the candidate's ordinal, −1 where
+                        a rate is explored
+    """
+
+    rate: float  # requests/s
+    root_seed: int
+    window: Window
+    content_key: tuple[float, int] | None = None
+    cohort: int | None = None
+    replicate: int = 0
+    block: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideSeeds:
+    """Overrides that change one side of every replicate and nothing on the other; `None`: from the root seed."""
+
+    arrival: int | None = None  # of the arrivals stream
+    workload: int | None = None  # of all other streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from analysis.slo import Slo
 from analysis.verdict import SenderFacts
 from loadgen.common.tls import Tls
+from loadgen.send.pacing import OnSchedule, Pacing
 
 if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
     import pandas as pd
@@ -60,8 +61,7 @@ class SendOptions:
     transport: Literal["wire", "httpx"] = "wire"
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
-    closed: int | None = None  # fixed concurrency baseline: N requests in flight, no schedule
-    dependent: bool = False  # a turn of a session waits for the previous one: semi-open
+    pacing: Pacing = field(default_factory=OnSchedule)  # when each request leaves
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
     events: Events = "all"  # whose token events are recorded: nobody's, one request's in 16, or everybody's

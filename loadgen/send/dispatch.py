@@ -21,7 +21,7 @@ conservation gate holds against the records; a request that was lost or counted 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from heapq import heappop, heappush
 from typing import Any, Concatenate, Final, ParamSpec
@@ -33,8 +33,10 @@ from loadgen.plan.types import NS, Int64s, RunPlan
 from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
 from loadgen.send.clock import Clock, Timer
+from loadgen.send.cohort import Cohort
 from loadgen.send.decide import LiveBounds
 from loadgen.send.openai import HttpEnd, outcome_of
+from loadgen.send.pacing import NEVER_NS, Departure, pacer_of, plain
 from loadgen.send.table import Tables
 
 __all__ = ["Dispatcher", "guarded"]
@@ -47,12 +49,6 @@ _FILL_MOST_NS: Final = 2_000_000  # the event loop is never away for longer
 _FILL_MARGIN_NS: Final = 500_000  # before the next arrival
 _HAND_OVER_NS: Final = 100_000_000  # the longest that the network is given for what was released at the stop
 _HAND_OVER_STEP_NS: Final = 1_000_000
-_NEVER: Final = 1 << 62
-
-
-def _plain(column: Int64s) -> memoryview:
-    """A view whose items are plain ints: a numpy scalar is slower and would leak into rows."""
-    return memoryview(np.ascontiguousarray(column, dtype=np.int64))  # type: ignore[arg-type]  # it is a buffer
 
 
 def guarded(callback: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
@@ -87,12 +83,10 @@ class Dispatcher:
     ) -> None:
         """`indices`: the requests of this worker, increasing; all of them by default."""
         chosen = np.arange(len(plan)) if indices is None else indices
-        chosen_at_ns = plan.schedule.at_ns[chosen]
-        self._index = _plain(chosen)
-        self._at_ns = _plain(chosen_at_ns)
-        self._input = _plain(plan.input_tokens)
-        self._output = _plain(plan.output_tokens)
-        self._prefix = _plain(plan.prefix_tokens)
+        self._pacer = pacer_of(options.pacing, plan, chosen, bodies)
+        self._input = plain(plan.input_tokens)
+        self._output = plain(plan.output_tokens)
+        self._prefix = plain(plan.prefix_tokens)
         self._bodies = bodies
         self._transport = transport
         self._clock = clock
@@ -104,11 +98,9 @@ class Dispatcher:
         self._bounds = LiveBounds(options.slo)
         self._timeout_ns = round(options.timeout_s * NS)
         self._cap = options.max_concurrency
-        self._window_start_ns = plan.window.warmup_ns
         self._window_end_ns = plan.window.end_ns
         self._horizon_ns = plan.window.horizon_ns
 
-        self._position = 0  # in the schedule: the next one to release
         self._in_flight: dict[int, ActiveRequest] = {}  # released and not ended
         self._waiting: deque[ActiveRequest] = deque()  # for a slot
         self._on_wire = 0
@@ -118,25 +110,23 @@ class Dispatcher:
         self._area = 0  # ns·requests
         self._area_at_ns = 0
         self._held = Held()
-        self._unanswered = 0  # certain misses of the cohort still in flight
-        self._cohort_errors = 0
         self._lost = 0  # connections that broke with a request in flight
 
         self.live = LiveCounts()
-        in_window = (chosen_at_ns >= self._window_start_ns) & (chosen_at_ns < self._window_end_ns)
-        self.cohort_due = int(np.count_nonzero(in_window))
-        self.cohort_undecided = 0
+        at_ns = plan.schedule.at_ns[chosen]
+        due = int(np.count_nonzero((at_ns >= plan.window.warmup_ns) & (at_ns < plan.window.end_ns)))
+        known = due if self._pacer.cohort_known else None
+        self.cohort = Cohort(window=plan.window, options=options, live=self.live, due=known)
         self.peak_in_flight = 0
         self.stop_ns = -1
-        self.stopped_early = False
         self.target_died = False
         self.sent = 0
         self.failure: Exception | None = None  # of ours, in a callback: the run is worth nothing
 
     @property
     def due(self) -> int:
-        """Requests scheduled so far, which are those released."""
-        return self._position
+        """Requests released so far; one that waits for another's end is not due."""
+        return self.live.due
 
     @property
     def area_s(self) -> float:
@@ -162,7 +152,8 @@ class Dispatcher:
         if self.stop_ns >= 0:
             return
         now = self._clock.now_ns()
-        self._release_due(now)  # nothing scheduled before the stop stays unsent
+        if self._pacer.at_planned_instants:
+            self._release(self._pacer.due(now))  # nothing scheduled before the stop stays unsent
         self.stop_ns = now + 1
         if self._timer is not None:
             self._timer.cancel()
@@ -197,26 +188,26 @@ class Dispatcher:
             self._count_area(at_ns, -1)
             self._leave_wire(1)
         self._conclude(active, end, at_ns, error)
-        if self.stop_ns < 0 and self._over(self._clock.now_ns()):
+        if self.stop_ns < 0 and self.cohort.over(self._clock.now_ns()):
             self.stop()
 
     @guarded
     def _wake(self) -> None:
         self._timer = None
         now = self._clock.now_ns()
-        self._release_due(now)
+        self._release(self._pacer.due(now))
         self._expire(now)
         if self.stop_ns >= 0:
             return
-        if self._over(now):
+        if self.cohort.over(now):
             self.stop()
             return
-        gap = self._next_arrival_ns() - self._clock.now_ns() - _FILL_MARGIN_NS
+        gap = self._pacer.next_ns() - self._clock.now_ns() - _FILL_MARGIN_NS
         self._bodies.fill(now, max(min(gap, _FILL_MOST_NS), _FILL_LEAST_NS))
         self._arm()
 
     def _arm(self) -> None:
-        deadlines = [self._doubtful[0][0] + 1 if self._doubtful else _NEVER]
+        deadlines = [self._doubtful[0][0] + 1 if self._doubtful else NEVER_NS]
         while self._timeouts and self._timeouts[0].end:
             self._timeouts.popleft()
         if self._timeouts:
@@ -224,38 +215,41 @@ class Dispatcher:
         wake_ns = -(-min(deadlines) // _SLOT_NS) * _SLOT_NS
         if self._clock.now_ns() < self._window_end_ns:
             wake_ns = min(wake_ns, self._window_end_ns)
-        self._timer = self._clock.call_at(min(wake_ns, self._next_arrival_ns(), self._horizon_ns), self._wake)
+        self._timer = self._clock.call_at(min(wake_ns, self._pacer.next_ns(), self._horizon_ns), self._wake)
 
-    def _next_arrival_ns(self) -> int:
-        return self._at_ns[self._position] if self._position < len(self._at_ns) else _NEVER
+    def _release(self, departures: Iterable[Departure]) -> None:
+        for index, scheduled_ns, body in departures:
+            cohort = self.cohort.has(scheduled_ns)
+            active = ActiveRequest(
+                index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held
+            )
+            active.input_tokens_planned = self._input[index]
+            active.output_tokens_planned = self._output[index]
+            active.prefix_tokens_planned = self._prefix[index]
+            active.body = body
+            active.released_ns = self._clock.now_ns()
+            self._count_area(scheduled_ns, +1)
+            self._in_flight[index] = active
+            self._timeouts.append(active)
+            self.live.due += 1
+            if cohort:
+                self.cohort.released()
+                if self._bounds.any:
+                    heappush(self._doubtful, (self._bounds.next_ns(active, active.released_ns), index, active))
+            if self._cap is None or self._on_wire < self._cap:
+                self._enter_wire(active)
+            else:
+                self._waiting.append(active)
 
-    def _release_due(self, now_ns: int) -> None:
-        at_ns, total = self._at_ns, len(self._at_ns)
-        while self._position < total and at_ns[self._position] <= now_ns:
-            index, scheduled_ns = self._index[self._position], at_ns[self._position]
-            self._position += 1
-            self._release(index, scheduled_ns)
-
-    def _release(self, index: int, scheduled_ns: int) -> None:
-        cohort = self._window_start_ns <= scheduled_ns < self._window_end_ns
-        active = ActiveRequest(index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held)
-        active.input_tokens_planned = self._input[index]
-        active.output_tokens_planned = self._output[index]
-        active.prefix_tokens_planned = self._prefix[index]
-        active.body = self._bodies.take(index)
-        active.released_ns = self._clock.now_ns()
-        self._count_area(scheduled_ns, +1)
-        self._in_flight[index] = active
-        self._timeouts.append(active)
-        self.live.due += 1
-        if cohort:
-            self.cohort_undecided += 1
-            if self._bounds.any:
-                heappush(self._doubtful, (self._bounds.next_ns(active, active.released_ns), index, active))
-        if self._cap is None or self._on_wire < self._cap:
-            self._enter_wire(active)
-        else:
-            self._waiting.append(active)
+    @guarded
+    def _release_freed(self) -> None:
+        """Release what waited for the end of another request."""
+        if self.stop_ns >= 0:
+            return
+        self._release(self._pacer.freed(self._clock.now_ns()))
+        if self._timer is not None:  # what is new may have to be decided before the next arrival
+            self._timer.cancel()
+            self._arm()
 
     def _enter_wire(self, active: ActiveRequest) -> None:
         self._on_wire += 1
@@ -292,8 +286,7 @@ class Dispatcher:
                 continue
             active.certain_miss = self._bounds.broken(active, now_ns)
             if active.certain_miss:
-                self._decide(active, miss=True)
-                self._unanswered += 1
+                self.cohort.missed(active)
             else:  # a token came in the meantime, or only the end of the stream is missing
                 next_ns = self._bounds.next_ns(active, now_ns)
                 heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, active))
@@ -317,23 +310,15 @@ class Dispatcher:
             live.ok += 1
         elif end != "cancelled":
             live.errors += 1
-        self._unanswered -= active.decided
-        self._cohort_errors += active.cohort and outcome in ERRORS
+        good: bool | None = None
         if active.cohort and outcome != "censored":  # that is undecided, or was counted when its bound broke
             good = outcome == "ok" and answer is not None and self._bounds.met(active, answer)
-            self._decide(active, miss=not good)
+        self.cohort.concluded(active, error=outcome in ERRORS, good=good)
         if end not in ("cancelled", "timeout"):
             active.certain_miss = ""  # said only of what we ended
         self.tables.add(active, outcome, text, answer)
-
-    def _decide(self, active: ActiveRequest, *, miss: bool) -> None:
-        if active.decided:
-            return
-        active.decided = True
-        live = self.live
-        self.cohort_undecided -= 1
-        live.cohort_decided += 1
-        live.cohort_misses += miss
+        if self.stop_ns < 0 and self._pacer.ended(active.index):
+            self._clock.call_at(self._clock.now_ns(), self._release_freed)  # not from within the end of another one
 
     def _watch_target(self, outcome: str, error: str) -> None:
         """A target that breaks connections in use and then refuses new ones has died."""
@@ -341,22 +326,6 @@ class Dispatcher:
             self._lost += 1
         elif outcome == "connect_error" and self._lost and "refused" in error.lower():
             self.target_died = True
-
-    def _over(self, now_ns: int) -> bool:
-        if now_ns >= self._horizon_ns:
-            return True
-        if now_ns >= self._window_end_ns and self.cohort_undecided == 0 and self._drained():
-            return True
-        allowed = self._options.early_fail_misses
-        if allowed is not None and self.live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
-            self.stopped_early = True
-        return self.stopped_early
-
-    def _drained(self) -> bool:
-        drain, errors = self._options.drain, self._cohort_errors
-        if drain is None or self.live.cohort_misses > drain.misses:
-            return True
-        return errors + self._unanswered <= drain.unanswered or errors > drain.unanswered
 
     def _count_area(self, at_ns: int, change: int) -> None:
         live = self.live

@@ -7,37 +7,30 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final
 
 from analysis.verdict import SenderFacts
 from loadgen.common.redact import secrets_of
+from loadgen.common.stopping import StopSignal, unless_stopped
 from loadgen.plan.types import Int64s, RunPlan
 from loadgen.send.active import BodySource, Transport
 from loadgen.send.address import connection_limit, raise_descriptor_limit
 from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
 from loadgen.send.clock import Clock, ClockHealth
-from loadgen.send.closed import ClosedDispatcher
-from loadgen.send.dependent import DependentDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
 from loadgen.send.httpx_transport import HttpxTransport
+from loadgen.send.pacing import FixedConcurrency, OnSchedule
 from loadgen.send.table import Tables
 from loadgen.send.wire import WireTransport
 
-__all__ = ["StopSignal", "send_run"]
+__all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
+_BEFORE: Final = "before the load began"
 _REFUSED: Final = "this machine refused a connection, for it had no port or file descriptor left"
-
-
-class StopSignal(Protocol):
-    """An event such as `asyncio.Event` or `anyio.Event`: set by the user's wish to stop."""
-
-    async def wait(self) -> object:
-        """Return once the user wants to stop."""
-        ...
 
 
 async def send_run(
@@ -60,33 +53,30 @@ async def send_run(
     cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
     (garbage collection is frozen and off), except that the soft limit of open files stays raised.
 
-    Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent.
+    Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent, and
+    `Aborted` where the user stops it before t0.
     """
     raise_descriptor_limit()
     kind = WireTransport if options.transport == "wire" else HttpxTransport
     transport: Transport = kind(endpoint, clock, keepalive_s=options.keepalive_s)
-    await transport.open()
+    stop = stop or asyncio.Event()
+    await unless_stopped(stop, transport.open, _BEFORE)
     try:
         await _prefill(bodies)
-        await transport.prewarm(options.prewarm)
+        await unless_stopped(stop, lambda: transport.prewarm(options.prewarm), _BEFORE)
         limit = connection_limit(endpoint.urls)
         stopped = asyncio.Event()
-        settings: dict[str, Any] = {
-            "plan": plan,
-            "bodies": bodies,
-            "transport": transport,
-            "clock": clock,
-            "options": options,
-            "tables": Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
-            "targets": len(endpoint.urls),
-            "on_stopped": stopped.set,
-            "indices": indices,
-        }
-        dispatcher: Dispatcher
-        if options.closed is not None:
-            dispatcher = ClosedDispatcher(concurrency=options.closed, **settings)
-        else:
-            dispatcher = (DependentDispatcher if options.dependent else Dispatcher)(**settings)
+        dispatcher = Dispatcher(
+            plan=plan,
+            bodies=bodies,
+            transport=transport,
+            clock=clock,
+            options=options,
+            tables=Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
+            targets=len(endpoint.urls),
+            on_stopped=stopped.set,
+            indices=indices,
+        )
         heartbeat = Heartbeat(clock)
         health = ClockHealth.read()
         with _no_garbage_collection():
@@ -109,15 +99,15 @@ async def send_run(
         limit = min(limit or transport.opened_peak, transport.opened_peak)
     refused = transport.opened_peak is not None
     facts = SenderFacts(
-        rate=plan.rate if options.closed is None else 0.0,
+        rate=0.0 if isinstance(options.pacing, FixedConcurrency) else plan.rate,
         warmup_ns=plan.window.warmup_ns,
         window_ns=plan.window.window_ns,
         stop_ns=dispatcher.stop_ns,
         due=dispatcher.due,
         sent=dispatcher.sent,
-        cohort_due=dispatcher.cohort_due,
-        open_loop=options.closed is None and not options.dependent,
-        stopped_early=dispatcher.stopped_early,
+        cohort_due=dispatcher.cohort.due,
+        open_loop=isinstance(options.pacing, OnSchedule),
+        stopped_early=dispatcher.cohort.stopped_early,
         heartbeat_p99_s=heartbeat.p99_s(),
         heartbeat_max_s=heartbeat.max_s(),
         live_area_s=dispatcher.area_s,
@@ -146,12 +136,11 @@ async def _prefill(bodies: BodySource) -> None:
 async def _until_stopped(
     dispatcher: Dispatcher,
     stopped: asyncio.Event,
-    stop: StopSignal | None,
+    stop: StopSignal,
     progress: ProgressHook | None,
 ) -> None:
     waits: list[asyncio.Task[object]] = [asyncio.create_task(stopped.wait())]
-    if stop is not None:
-        waits.append(asyncio.create_task(_wait(stop)))
+    waits.append(asyncio.create_task(_wait(stop)))
     try:
         while True:
             done, _ = await asyncio.wait(waits, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)

@@ -15,7 +15,6 @@ beginning is the warm-up, and after the end of the trace nothing is sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from loadgen.plan.lengths import Lengths, LengthTable
 from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, side_root, stream
 from loadgen.plan.trace_plan import recorded_plan
-from loadgen.plan.types import NS, Int64s, RunPlan, Schedule, Window
+from loadgen.plan.types import NS, Int64s, PlanRequest, RequestFormat, RunPlan, Schedule, SideSeeds, Window
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.reading import read_files
 from loadgen.scenario.settings import parse_window_s
@@ -160,7 +159,7 @@ class Recorded:
                 notes.append(f"at {rate:g} requests/s the whole trace is {changed}")
             else:  # the whole trace has other bursts than the blocks that are thinned or laid over each other
                 first = Window(warmup_ns=0, window_ns=round(window_s * NS), tail_ns=0)
-                sent = self._stretch(rate, first, replicate=0, block=-1, seed=0)[2]
+                sent = self._stretch(PlanRequest(rate=rate, root_seed=0, window=first), seed=0)[2]
                 notes.append(f"at {rate:g} requests/s a run is like {sent}")
         if self.places.repeats:
             return [*notes, "replicates repeat one window of one sample path: only content differs between them"]
@@ -218,37 +217,36 @@ class Recorded:
 
     def plan(
         self,
+        request: PlanRequest,
         *,
-        rate: float,
-        root_seed: int,
-        window: Window,
         lengths: Lengths,
-        replicate: int,
-        block: int,
-        **more: Any,
+        format: RequestFormat,  # noqa: A002 - the plan's own word for it
+        sides: SideSeeds,
     ) -> RunPlan:
-        """The plan of one run; `more` are arguments of `make_plan` and `recorded_plan` alike.
+        """The plan of one run; `lengths` are drawn where the trace's own are not wanted.
 
         Raises `TraceError`, and `ScenarioError` where the trace is too short for warm-up and window.
         """
-        arrival_root = side_root(root_seed, more.get("arrival_seed"))
+        arrival_root = side_root(request.root_seed, sides.arrival)
         seed = int(stream(arrival_root, "arrivals").integers(2**63))
-        trace, at_ns, origin = self._stretch(rate, window, replicate=replicate, block=block, seed=seed)
-        common = {"window": window, "rate": rate, "root_seed": root_seed, **more}
+        trace, at_ns, origin = self._stretch(request, seed=seed)
         if not self.own_lengths:
-            return replace(make_plan(arrivals=Schedule(at_ns=at_ns), lengths=lengths, **common), origin=origin)
-        return recorded_plan(trace, at_ns, content_root=self.content_root, origin=origin, **common)
+            arrivals = Schedule(at_ns=at_ns)
+            drawn = make_plan(request, arrivals=arrivals, lengths=lengths, format=format, sides=sides)
+            return replace(drawn, origin=origin)
+        return recorded_plan(
+            request, trace, at_ns, format=format, sides=sides, content_root=self.content_root, origin=origin
+        )
 
-    def _stretch(
-        self, rate: float, window: Window, *, replicate: int, block: int, seed: int
-    ) -> tuple[Trace, Int64s, str]:
+    def _stretch(self, request: PlanRequest, *, seed: int) -> tuple[Trace, Int64s, str]:
         """The part of the trace that a run sends, its instants in the run's time, and what was done to it."""
+        rate, window = request.rate, request.window
         name = ""
         if self.places is None:
             assert self.once_speed is not None
             speed, factor, place_ns = self.once_speed, self.once_factor, self.once_ns
         else:
-            place = self.places.place(block, replicate)
+            place = self.places.place(request.block, request.replicate)
             name, place_ns = f"{place.name}: ", place.start_ns
             speed = factor = speed_of(self.trace, place, window.window_ns, rate)
             if self.method != "time":

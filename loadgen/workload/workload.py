@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from loadgen.plan.arrivals import Arrivals, Modulated
 from loadgen.plan.lengths import Lengths, LengthTable, parse_law, read_lengths
 from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, fresh_roots, parse_seeds
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, SideSeeds, Window
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.reading import read_files
 from loadgen.scenario.settings import parse_token_ids
@@ -42,8 +42,7 @@ class Workload:
     arrivals: Arrivals | Modulated  # where nothing is recorded, and while the target is warmed
     lengths: Lengths
     format: RequestFormat
-    arrival_seed: int | None
-    workload_seed: int | None
+    sides: SideSeeds
     window_s: float
     timeout_s: float
     closed: int | None = None
@@ -94,8 +93,7 @@ class Workload:
             lengths_sha256=lengths_sha256,
             notes=(*(read.notes if read else ()), *notes, *fitted, *warnings),
             format=request_format(scenario),
-            arrival_seed=scenario.arrival_seed,
-            workload_seed=scenario.workload_seed,
+            sides=SideSeeds(arrival=scenario.arrival_seed, workload=scenario.workload_seed),
             window_s=scenario.window,
             timeout_s=timeout_s_of(scenario, lengths.output_max),
             closed=scenario.closed,
@@ -111,51 +109,19 @@ class Workload:
         )
         return wanted if self.recorded is None else self.recorded.window(wanted)
 
-    def plan(
-        self,
-        rate: float,
-        root_seed: int,
-        window: Window,
-        *,
-        content_key: tuple[float, int] | None = None,
-        cohort: int | None = None,
-        replicate: int = 0,
-        block: int = -1,
-    ) -> RunPlan:
-        """The plan of one run; with `cohort`, its window lasts until so many requests are in it.
+    def plan(self, request: PlanRequest) -> RunPlan:
+        """The plan of one run.
 
-        `replicate` and `block` (the candidate's ordinal c, −1 where a rate is explored) say which part of a trace it
-        replays, where one is replayed.
         A closed loop takes its requests from a plan that no client could use up. Raises `ScenarioError` where rate and
         window make an impossible one.
         """
         if self.closed is not None:
-            rate = min(self.closed * _CLOSED_PER_SLOT, _CLOSED_MAX)
+            request = replace(request, rate=min(self.closed * _CLOSED_PER_SLOT, _CLOSED_MAX))
         try:
             if self.recorded is not None:
-                return self.recorded.plan(
-                    rate=rate,
-                    root_seed=root_seed,
-                    window=window,
-                    lengths=self.lengths,
-                    replicate=replicate,
-                    block=block,
-                    format=self.format,
-                    arrival_seed=self.arrival_seed,
-                    workload_seed=self.workload_seed,
-                    content_key=content_key,
-                )
+                return self.recorded.plan(request, lengths=self.lengths, format=self.format, sides=self.sides)
             return make_plan(
-                arrivals=self.arrivals,
-                lengths=self.lengths,
-                format=self.format,
-                window=window,
-                rate=rate,
-                root_seed=root_seed,
-                arrival_seed=self.arrival_seed,
-                workload_seed=self.workload_seed,
-                content_key=content_key,
-                cohort=cohort,
+                request, arrivals=self.arrivals, lengths=self.lengths, format=self.format, sides=self.sides
             )
         except TraceError:
             raise

@@ -15,11 +15,12 @@ from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, salt
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 
 def make(arrivals: str = "poisson", form: RequestFormat | None = None) -> RunPlan:
     return make_plan(
+        PlanRequest(rate=6.0, root_seed=101, window=Window(warmup_ns=20 * NS, window_ns=120 * NS, tail_ns=60 * NS)),
         arrivals=parse_arrivals(arrivals),
         lengths=Lengths(
             input=parse_law("lognormal:300,0.8,20..4000"),
@@ -28,9 +29,6 @@ def make(arrivals: str = "poisson", form: RequestFormat | None = None) -> RunPla
             prefix_groups=5,
         ),
         format=form or RequestFormat(),
-        window=Window(warmup_ns=20 * NS, window_ns=120 * NS, tail_ns=60 * NS),
-        rate=6.0,
-        root_seed=101,
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import orjson
 import pytest
 
 from loadgen.common.errors import Aborted
@@ -18,12 +20,16 @@ from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.execute import single_run, sweep
 from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
-from loadgen.results.store import read_json
+from loadgen.results.store import read_json, read_ledger
 from loadgen.scenario.file import load_scenario
+from loadgen.send.api import Endpoint, SendOptions
+from loadgen.send.clock import LoopClock
+from loadgen.send.session import send_run
 from loadgen.target.between import Between
 from loadgen.target.command import run_command
 from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, TEXT, UP, Reply, server
+from tests.fakes.plans import Bodies, plan_at
 
 ENDS_WITHIN_S = 1.0
 BUSY: Reply = (200, TEXT, b"vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n")
@@ -127,6 +133,24 @@ async def test_a_restart_command_is_asked_to_end(tmp_path: Path) -> None:
             await anyio.sleep(0.02)
 
 
+async def test_connections_opened_before_the_load() -> None:
+    """A server that accepts no connection: `prewarm` waits for it."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        held = [socket.create_connection(full.getsockname()[:2]) for _ in range(1)]
+        endpoint = Endpoint(urls=(url,), path="/v1/completions", model="m")
+        with closing(LoopClock()) as clock:
+            await stopped_after(
+                0.3,
+                lambda stop: send_run(plan_at([0]), Bodies(), endpoint, SendOptions(prewarm=4), clock=clock, stop=stop),
+                "before the load began",
+            )
+        for connection in held:
+            connection.close()
+
+
 async def test_the_warm_up(tmp_path: Path) -> None:
     """At 0.5/s the first requests take minutes."""
     setup = setup_for("emulator:fcfs-fast", rate="0.5", window="10m")
@@ -172,3 +196,23 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+async def test_resuming_reads_the_preparation_and_measures_no_warm_up(tmp_path: Path) -> None:
+    """The runs after a resume have the warm-up that is stored, whatever the target would show now."""
+    settings = {"target": ("virtual:fcfs-fast",), "rate": "5,10", "window": "60s", "runs": 2, "slo": ("e2e:10s",)}
+    begun = prepare(load_scenario(None, {**settings, "max_requests": 700}))
+    await sweep(begun, tmp_path / "r", resume=False, progress=QUIET, stop=anyio.Event())
+    path = tmp_path / "r" / "experiment.json"
+    stored = orjson.loads(path.read_bytes())
+    before = len(_windows(tmp_path / "r"))
+    path.write_bytes(orjson.dumps({**stored, "warmup_s": 77.0}))
+    await sweep(prepare(load_scenario(None, settings)), tmp_path / "r", resume=True, progress=QUIET, stop=anyio.Event())
+    windows = _windows(tmp_path / "r")
+    assert before < len(windows)
+    assert {window["warmup_ns"] for window in windows[before:]} == {77 * 10**9}
+    assert {window["warmup_ns"] for window in windows[:before]} == {round(stored["warmup_s"] * 1e9)}
+
+
+def _windows(directory: Path) -> list[dict[str, int]]:
+    return [line["window"] for line in read_ledger(directory)]

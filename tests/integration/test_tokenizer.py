@@ -13,7 +13,7 @@ from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 from loadgen.target.http import Http
 from loadgen.target.target import open_target
 from loadgen.target.tokenizer import Untold, exact_text, token_count
@@ -24,14 +24,12 @@ COMPLETIONS, CHAT = RequestFormat(prompt="text"), RequestFormat(endpoint="chat",
 
 def plan_of(form: RequestFormat, *, low: int = 60, shared: int = 0) -> RunPlan:
     return make_plan(
+        PlanRequest(rate=2.0, root_seed=5, window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0)),
         arrivals=Arrivals(),
         lengths=Lengths(
             input=parse_law(f"uniform:{low}..300"), output=parse_law("4"), shared_prefix=shared, prefix_groups=2
         ),
         format=form,
-        window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0),
-        rate=2.0,
-        root_seed=5,
     )
 
 

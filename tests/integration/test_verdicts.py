@@ -16,7 +16,7 @@ from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.common.loop import run_loop
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
-from loadgen.plan.types import RunPlan
+from loadgen.plan.types import PlanRequest, RunPlan
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
@@ -76,6 +76,6 @@ def test_an_overloaded_server_fails_whatever_the_seed(rho: float, bounds: dict[s
     rate = rho / 0.052  # of the queue's mean service time
     criteria = Criteria(slo=scenario.objective, attain=Fraction(95, 100), timeout_s=workload.timeout_s)
     for seed in range(5):
-        plan = workload.plan(rate, seed, workload.window(20.0))
+        plan = workload.plan(PlanRequest(rate=rate, root_seed=seed, window=workload.window(20.0)))
         output = simulate_run(plan, profile, SendOptions(slo=scenario.objective, timeout_s=workload.timeout_s))
         assert judge_run(output.requests, RunFacts(sender=output.facts), criteria).status == "FAIL"

@@ -15,7 +15,8 @@ from loadgen.experiment.runner import blocked
 from loadgen.plan.types import RunPlan
 from loadgen.results.types import BlockedTurns
 from loadgen.send.api import SendOptions
-from loadgen.send.dependent import DependentDispatcher
+from loadgen.send.dispatch import Dispatcher
+from loadgen.send.pacing import DependentSessions
 from loadgen.send.table import Tables
 from tests.fakes.clock import FakeClock
 from tests.fakes.plans import MS, Bodies, plan_at
@@ -31,12 +32,12 @@ class Run:
         self.clock = FakeClock()
         self.transport = FakeTransport(self.clock, service)
         self.bodies = Bodies()
-        self.dispatcher = DependentDispatcher(
+        self.dispatcher = Dispatcher(
             plan=plan,
             bodies=self.bodies,
             transport=self.transport,
             clock=self.clock,
-            options=SendOptions(dependent=True, **options),
+            options=SendOptions(pacing=DependentSessions(), **options),
             tables=Tables(None),
             targets=1,
             on_stopped=lambda: None,
@@ -90,7 +91,7 @@ def test_who_still_waits_when_the_load_stops_was_never_due() -> None:
     requests = run.go()
     assert requests["index"].tolist() == [0]
     assert requests["outcome"].tolist() == ["censored"]
-    assert run.dispatcher.cohort_due == 1
+    assert run.dispatcher.cohort.due == 1
     assert blocked(plan, requests) == BlockedTurns(turns=0, blocked=0, total_s=0.0)
 
 

@@ -12,9 +12,9 @@ from analysis.stationarity import area_s
 from loadgen.plan.types import RunPlan
 from loadgen.send import sse
 from loadgen.send.api import Drain, SendOptions
-from loadgen.send.closed import ClosedDispatcher
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
+from loadgen.send.pacing import FixedConcurrency
 from loadgen.send.table import Tables
 from tests.fakes.clock import FakeClock
 from tests.fakes.plans import MS, Bodies, plan_at
@@ -32,7 +32,6 @@ class Run:
         plan: RunPlan,
         service: Callable[[int], tuple[float, float] | None] = lambda _: (1.0, 1.0),
         *,
-        closed: int | None = None,
         refused: set[int] | None = None,
         **options: Any,
     ) -> None:
@@ -45,7 +44,7 @@ class Run:
             "plan": plan, "bodies": self.bodies, "transport": self.transport, "clock": self.clock,
             "options": SendOptions(**options), "tables": Tables(None), "targets": 1, "on_stopped": self._count,
         }  # fmt: skip
-        self.dispatcher = Dispatcher(**settings) if closed is None else ClosedDispatcher(concurrency=closed, **settings)
+        self.dispatcher = Dispatcher(**settings)
         self.dispatcher.start()
 
     def _count(self) -> None:
@@ -268,9 +267,9 @@ def test_early_fail(clock: Any) -> None:
     run = Run(plan_at(at_ms, window_ms=1000), lambda _: None, slo=slo, early_fail_misses=5)
     requests = run.go()
     facts = run.dispatcher
-    assert facts.stopped_early
+    assert facts.cohort.stopped_early
     assert facts.stop_ns == pytest.approx(120 * MS, abs=10.1 * MS)  # the sixth is certain at 60 + 50 ms
-    assert facts.cohort_due == 99
+    assert facts.cohort.due == 99
     assert (requests["certain_miss"] == "ttft").sum() >= 6
     conserved(run, requests)
     late = Run(
@@ -284,7 +283,7 @@ def test_failures_are_misses_and_only_those_of_the_cohort_count() -> None:
     plan = plan_at([10, 20, 30, 150, 160, 170], warmup_ms=100, window_ms=1000)
     run = Run(plan, refused={0, 1, 2, 3}, slo=Slo(ttft_s=1.0), early_fail_misses=1)
     requests = run.go()
-    assert not run.dispatcher.stopped_early
+    assert not run.dispatcher.cohort.stopped_early
     assert (run.dispatcher.live.cohort_decided, run.dispatcher.live.cohort_misses) == (3, 1)
     assert list(requests["outcome"]) == ["connect_error"] * 4 + ["ok"] * 2
     conserved(run, requests)
@@ -330,22 +329,32 @@ def test_the_death_of_a_target() -> None:
     assert run.dispatcher.target_died
 
 
+def test_a_closed_loop_goes_on_when_all_of_its_requests_time_out() -> None:
+    plan = plan_at([0] * 1000, window_ms=1000, tail_ms=1000, output_tokens=1)
+    run = Run(plan, lambda _: None, pacing=FixedConcurrency(2), timeout_s=0.1)
+    requests = run.go()
+    assert run.dispatcher.peak_in_flight == 2
+    assert 18 <= run.dispatcher.cohort.due <= 20  # two in every tenth of a second
+    assert (requests["outcome"] == "timeout").sum() >= 18
+    conserved(run, requests)
+
+
 def test_a_closed_loop_keeps_n_in_flight() -> None:
     plan = plan_at([0] * 400, window_ms=1000, output_tokens=1)
-    run = Run(plan, lambda _: (10.0, 1.0), closed=4)
+    run = Run(plan, lambda _: (10.0, 1.0), pacing=FixedConcurrency(4))
     requests = run.go()
     assert run.dispatcher.peak_in_flight == 4
     assert list(requests["scheduled_ns"][:8]) == [0] * 4 + [10 * MS] * 4
     in_window = requests["scheduled_ns"] < 1000 * MS
-    assert run.dispatcher.cohort_due == in_window.sum() == 400
+    assert run.dispatcher.cohort.due == in_window.sum() == 400
     assert list(requests["index"]) == list(range(len(requests)))
     conserved(run, requests)
 
 
 def test_a_closed_loop_stops_when_its_cohort_is_decided() -> None:
-    run = Run(plan_at([0] * 1000, window_ms=100, output_tokens=1), lambda _: (30.0, 1.0), closed=2)
+    run = Run(plan_at([0] * 1000, window_ms=100, output_tokens=1), lambda _: (30.0, 1.0), pacing=FixedConcurrency(2))
     requests = run.go()
-    assert run.dispatcher.cohort_due == 8
+    assert run.dispatcher.cohort.due == 8
     assert list(requests["outcome"])[:8] == ["ok"] * 8
     assert run.dispatcher.stop_ns < 130 * MS
     conserved(run, requests)

@@ -21,7 +21,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import RequestFormat, Window
+from loadgen.plan.types import PlanRequest, RequestFormat, Window
 from loadgen.results.events import read_events
 from loadgen.results.store import ExperimentStore
 from loadgen.send.active import ActiveRequest
@@ -61,12 +61,10 @@ def tables(requests: list[list[tuple[int, int]]]) -> tuple[pd.DataFrame, pd.Data
 
 def simulated(target: str, **options: Any) -> RunOutput:
     plan = make_plan(
+        PlanRequest(rate=6.0, root_seed=5, window=Window(warmup_ns=10 * S, window_ns=120 * S, tail_ns=60 * S)),
         arrivals=Arrivals(),
         lengths=Lengths(input=parse_law("1024"), output=parse_law("128")),
         format=RequestFormat(),
-        window=Window(warmup_ns=10 * S, window_ns=120 * S, tail_ns=60 * S),
-        rate=6.0,
-        root_seed=5,
     )
     return simulate_run(plan, load_profile(target), SendOptions(**options))
 

@@ -12,7 +12,7 @@ from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
 from loadgen.plan.prompts import WORDS, Prompts
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 SLOT = {"model": "org/model-7b", "cache_salt": "0123456789abcdef"}
 
@@ -21,12 +21,10 @@ def make(
     form: RequestFormat | None = None, lengths: Lengths | None = None, rate: float = 20.0, root_seed: int = 3
 ) -> RunPlan:
     return make_plan(
+        PlanRequest(rate=rate, root_seed=root_seed, window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0)),
         arrivals=Arrivals(),
         lengths=lengths or Lengths(input=parse_law("uniform:1..90"), output=parse_law("uniform:1..9")),
         format=form or RequestFormat(),
-        window=Window(warmup_ns=0, window_ns=20 * NS, tail_ns=0),
-        rate=rate,
-        root_seed=root_seed,
     )
 
 

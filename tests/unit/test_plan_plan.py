@@ -12,22 +12,21 @@ from loadgen.plan.arrivals import Arrivals, from_offsets
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan, record_of
-from loadgen.plan.types import NS, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, SideSeeds, Window
 
 WINDOW = Window(warmup_ns=2 * NS, window_ns=10 * NS, tail_ns=3 * NS)
 LENGTHS = Lengths(input=parse_law("lognormal:200,0.7"), output=parse_law("uniform:1..50"))
 
 
 def make(**changes: Any) -> RunPlan:
-    arguments: dict[str, Any] = {
-        "arrivals": Arrivals(),
-        "lengths": LENGTHS,
-        "format": RequestFormat(),
-        "window": WINDOW,
-        "rate": 30.0,
-        "root_seed": 101,
-    }
-    return make_plan(**(arguments | changes))
+    """A plan; `changes` are those of `PlanRequest`, `SideSeeds` (arrival, workload) and `make_plan`."""
+    request: dict[str, Any] = {"window": WINDOW, "rate": 30.0, "root_seed": 101}
+    sides: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"arrivals": Arrivals(), "lengths": LENGTHS, "format": RequestFormat()}
+    for name, value in changes.items():
+        kind = sides if name in ("arrival", "workload") else arguments if name in arguments else request
+        kind[name] = value
+    return make_plan(PlanRequest(**request), sides=SideSeeds(**sides), **arguments)
 
 
 def hashes(plan: RunPlan) -> tuple[str, str]:
@@ -60,20 +59,20 @@ def test_what_one_stream_is_used_for_moves_no_other() -> None:
 
 def test_each_side_has_a_seed_of_its_own() -> None:
     base = make()
-    arrivals = [make(arrival_seed=seed) for seed in (7, 8)]
+    arrivals = [make(arrival=seed) for seed in (7, 8)]
     assert len({plan.schedule.sha256 for plan in [base, *arrivals]}) == 3
     for plan in arrivals:
         n = min(len(plan), len(base))
         assert np.array_equal(plan.input_tokens[:n], base.input_tokens[:n])
         assert plan.content_seed == base.content_seed
-    workloads = [make(workload_seed=seed) for seed in (7, 8)]
+    workloads = [make(workload=seed) for seed in (7, 8)]
     assert len({plan.content_seed for plan in [base, *workloads]}) == 3
     assert len({plan.input_tokens.tobytes() for plan in [base, *workloads]}) == 3
     assert {plan.schedule.sha256 for plan in workloads} == {base.schedule.sha256}
 
 
 def test_replicates_stay_independent_under_a_seed_for_one_side() -> None:
-    plans = [make(root_seed=root, arrival_seed=7, workload_seed=7) for root in range(5)]
+    plans = [make(root_seed=root, arrival=7, workload=7) for root in range(5)]
     assert len({plan.schedule.sha256 for plan in plans}) == 5
     assert len({plan.content_seed for plan in plans}) == 5
 
@@ -154,7 +153,7 @@ def test_a_format_that_cannot_be_is_refused() -> None:
 
 
 def test_the_record_of_a_plan_is_json_and_names_numpy() -> None:
-    stored = json.loads(to_json(record_of(make(workload_seed=7))))
+    stored = json.loads(to_json(record_of(make(workload=7))))
     assert stored["numpy"] == np.__version__
     assert (stored["root_seed"], stored["arrival_root"]) == (101, 101)
     assert stored["workload_root"] not in (7, 101)

@@ -15,7 +15,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.trace_plan import recorded_plan
-from loadgen.plan.types import RequestFormat, RunPlan, Window
+from loadgen.plan.types import PlanRequest, RequestFormat, RunPlan, Window
 from loadgen.send.api import SendOptions
 from traces.prefix import cached_tokens
 from traces.trace import BlockHashes, Trace
@@ -43,9 +43,9 @@ def trace(ids: list[list[int]] = IDS, inputs: list[int] = INPUTS, *, block: int 
 
 def plan(piece: Trace, *, root: int = 1, form: RequestFormat | None = None, **more: Any) -> RunPlan:
     window = Window(warmup_ns=0, window_ns=piece.span_ns + S, tail_ns=60 * S)
-    return recorded_plan(
-        piece, piece.at_ns, format=form or RequestFormat(), window=window, rate=1.0, root_seed=root, **more
-    )
+    key = more.pop("content_key", None)
+    request = PlanRequest(rate=1.0, root_seed=root, window=window, content_key=key)
+    return recorded_plan(request, piece, piece.at_ns, format=form or RequestFormat(), **more)
 
 
 def common(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> int:

@@ -14,7 +14,7 @@ from analysis.search import RunRequest
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.prepare import pinned, prepare
 from loadgen.experiment.run_plan import plan_of
-from loadgen.plan.types import NS, RunPlan
+from loadgen.plan.types import NS, PlanRequest, RunPlan
 from loadgen.results.answer import conditions
 from loadgen.scenario.file import load_scenario
 from loadgen.scenario.model import Scenario
@@ -61,7 +61,10 @@ def plans(chosen: Scenario, rate: float, *, block: int = -1) -> list[RunPlan]:
     window = workload.window(chosen.warmup)
     spec = search_spec(chosen)
     count = spec.exploring if block < 0 else spec.runs
-    return [workload.plan(rate, 100 + r, window, replicate=r, block=block) for r in range(count)]
+    return [
+        workload.plan(PlanRequest(rate=rate, root_seed=100 + r, window=window, replicate=r, block=block))
+        for r in range(count)
+    ]
 
 
 def cohort(plan: RunPlan) -> slice:
@@ -195,7 +198,7 @@ def test_other_ways_to_a_rate_are_named_and_leave_time_alone(file: Path, method:
     assert {"thin": "thinned to", "superpose": "rotated copies superposed"}[method] in made_plans[0].origin
     assert "CV of gaps" in made_plans[0].origin
     # another seed draws other requests from the same place
-    again = Workload.of(chosen).plan(rate, 999, made_plans[0].window)
+    again = Workload.of(chosen).plan(PlanRequest(rate=rate, root_seed=999, window=made_plans[0].window))
     assert again.schedule.sha256 != made_plans[0].schedule.sha256
 
 
@@ -234,7 +237,8 @@ def test_arrivals_are_fitted_to_a_trace(tmp_path: Path) -> None:
     for kind, says in (("fit-gamma", "Gamma gaps fitted"), ("fit-mmpp", "Markov-modulated arrivals fitted")):
         workload = Workload.of(load_scenario(None, {"arrivals": f"{kind}:{tmp_path / 'b.csv'}"}))
         assert any(says in note for note in workload.notes)
-        at_ns = workload.plan(4.0, 1, replace(workload.window(0.0), window_ns=2400 * NS)).schedule.at_ns
+        window = replace(workload.window(0.0), window_ns=2400 * NS)
+        at_ns = workload.plan(PlanRequest(rate=4.0, root_seed=1, window=window)).schedule.at_ns
         counts = np.bincount(at_ns // (10 * NS))
         assert at_ns.size / 2400 == pytest.approx(4.0, rel=0.25)
         assert counts.var() / counts.mean() > 1.5  # Poisson's would be 1
@@ -323,7 +327,7 @@ def test_the_figures_of_a_superposition_are_those_of_what_a_run_sends(file: Path
     workload = Workload.of(chosen)
     (note,) = [note for note in workload.notes if note.startswith(f"at {rate} requests/s")]
     assert "a run is like block 1: 60 s from 0 s on" in note
-    plan = workload.plan(float(rate), 1, workload.window(0.0))
+    plan = workload.plan(PlanRequest(rate=float(rate), root_seed=1, window=workload.window(0.0)))
     here = int((plan.schedule.at_ns < 60 * NS).sum())
     told = int(note.split("in the window ")[1].split(" requests, rate ")[0])
     assert told == pytest.approx(here, rel=0.2)  # other rotations, or other draws, of one block

@@ -21,7 +21,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.lengths import DrawnLengths
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import RequestFormat, Window
+from loadgen.plan.types import PlanRequest, RequestFormat, Window
 from loadgen.results.events import write_events
 from loadgen.send.api import SendOptions, sampled
 
@@ -48,7 +48,10 @@ def measured(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     window = Window(warmup_ns=S, window_ns=window_s * S, tail_ns=30 * S)
     plan = make_plan(
-        arrivals=Arrivals(), lengths=lengths, format=RequestFormat(), rate=rate, window=window, root_seed=101
+        PlanRequest(rate=rate, root_seed=101, window=window),
+        arrivals=Arrivals(),
+        lengths=lengths,
+        format=RequestFormat(),
     )  # type: ignore[arg-type]
     run = simulate_run(plan, profile, SendOptions())
     return run.requests, run.events

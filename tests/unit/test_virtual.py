@@ -23,6 +23,7 @@ from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
 from loadgen.send.api import Drain, RunOutput, SendOptions
+from loadgen.send.pacing import FixedConcurrency
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -186,7 +187,7 @@ def test_an_output_cut_at_the_context_is_short() -> None:
 
 def test_what_has_no_virtual_time_is_refused() -> None:
     with pytest.raises(UsageError, match="closed loop"):
-        run(make([0], window=(0, 10, 10)), closed=4)
+        run(make([0], window=(0, 10, 10)), pacing=FixedConcurrency(4))
     with pytest.raises(UsageError, match="cap in front of replicas"):
         run(make([0], window=(0, 10, 10)), "llama70b-replicas", max_concurrency=2)
 

@@ -21,7 +21,7 @@ from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
-from loadgen.plan.types import NS, RequestFormat, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, Window
 from loadgen.target.identity import changed
 from loadgen.target.target import open_target
 from loadgen.target.tokenizer import token_count
@@ -151,12 +151,10 @@ async def test_a_thousand_text_prompts_of_exact_lengths(server: str, endpoint: A
         assert form.text is not None, told
         assert time.monotonic() - began_s < 60  # some hundred small requests, once an experiment
         plan = make_plan(
+            PlanRequest(rate=8.0, root_seed=9, window=Window(warmup_ns=0, window_ns=160 * NS, tail_ns=0)),
             arrivals=Arrivals(),
             lengths=Lengths(input=parse_law("uniform:64..1024"), output=parse_law("1"), shared_prefix=40),
             format=form,
-            window=Window(warmup_ns=0, window_ns=160 * NS, tail_ns=0),
-            rate=8.0,
-            root_seed=9,
         )
         bodies = Bodies(plan, {})
         counts = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -255,7 +256,8 @@ def _rate(rate: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return "100" if share == 1 else f"{100 * share:.2f}"
+    # rounded down: 94.998 % beside FAIL must not read as the 95 % that were asked
+    return "100" if share == 1 else f"{math.floor(10_000 * share + 1e-9) / 100:.2f}"
 
 
 def _span(span: Sequence[float] | None, form: Callable[[float], str]) -> str:

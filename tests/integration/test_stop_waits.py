@@ -20,7 +20,8 @@ from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.execute import single_run, sweep
 from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
-from loadgen.results.store import read_json, read_ledger
+from loadgen.plan.types import Window
+from loadgen.results.store import read_answer, read_ledger
 from loadgen.scenario.file import load_scenario
 from loadgen.send.api import Endpoint, SendOptions
 from loadgen.send.clock import LoopClock
@@ -186,7 +187,9 @@ async def test_a_sweep_that_is_stopped_while_its_target_settles_has_an_answer(tm
     assert outcome.name == "ABORTED"
     assert "before " in outcome.reason
     assert time.monotonic() - stopped_s < ENDS_WITHIN_S
-    assert read_json(tmp_path / "out" / "capacity.json")["outcome"] == "ABORTED"
+    answer = read_answer(tmp_path / "out")
+    assert answer is not None
+    assert answer.outcome == "ABORTED"
 
 
 def _runs(pid: int) -> bool:
@@ -210,9 +213,9 @@ async def test_resuming_reads_the_preparation_and_measures_no_warm_up(tmp_path: 
     await sweep(prepare(load_scenario(None, settings)), tmp_path / "r", resume=True, progress=QUIET, stop=anyio.Event())
     windows = _windows(tmp_path / "r")
     assert before < len(windows)
-    assert {window["warmup_ns"] for window in windows[before:]} == {77 * 10**9}
-    assert {window["warmup_ns"] for window in windows[:before]} == {round(stored["warmup_s"] * 1e9)}
+    assert {window.warmup_ns for window in windows[before:]} == {77 * 10**9}
+    assert {window.warmup_ns for window in windows[:before]} == {round(stored["warmup_s"] * 1e9)}
 
 
-def _windows(directory: Path) -> list[dict[str, int]]:
-    return [line["window"] for line in read_ledger(directory)]
+def _windows(directory: Path) -> list[Window]:
+    return [line.window for line in read_ledger(directory)]

@@ -90,7 +90,7 @@ def test_a_salt_used_before_breaks_the_cold_claim(
     again = loadgen(*seeded, "--out", "second", code=4)
 
     assert "prompt tokens were found in the prefix cache, prefixes shared within the run explain 0" in again.stdout
-    facts = run_json(tmp_path / "second")["facts"]
+    facts = run_json(tmp_path / "second")["facts"]["target"]
     assert facts["cold_claim_broken"]
 
 

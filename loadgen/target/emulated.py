@@ -21,7 +21,7 @@ import anyio.abc
 
 from analysis.text import bounded
 from loadgen.common import defaults
-from loadgen.common.child import environment, module_command
+from loadgen.common.child import environment, let_go, module_command
 from loadgen.common.errors import TargetUnreachable
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.serve import READY
@@ -115,4 +115,4 @@ async def _stop(process: anyio.abc.Process) -> None:
             await process.wait()
     if process.returncode is None:
         process.kill()
-    await process.aclose()
+    await let_go(process)

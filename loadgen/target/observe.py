@@ -23,7 +23,7 @@ import orjson
 import pandas as pd
 
 from analysis.server_metrics.types import Observation, SourceReport, wanted
-from loadgen.common.child import environment, module_command
+from loadgen.common.child import environment, let_go, module_command
 from loadgen.common.tls import Tls
 from loadgen.send.address import socket_path
 
@@ -92,7 +92,7 @@ class Observer:
         if process is not None:
             if process.returncode is None:
                 process.kill()
-            await process.aclose()
+            await let_go(process)
 
     async def _start(self) -> None:
         pages = [*self._targets, *self._others]

@@ -108,7 +108,7 @@ async def test_commands_run_without_a_shell_and_their_words_are_made_safe(tmp_pa
     with pytest.raises(TargetUnfit) as caught:
         await run_command("--x", noisy)
     assert str(caught.value).isprintable()
-    assert str(caught.value).endswith("ended with 1: \\u001b[31mbad")
+    assert str(caught.value).endswith("ended with 1: \\x1b[31mbad")
     with pytest.raises(TargetUnfit, match=r"did not end within 0\.05 s"):
         await run_command("--x", ["sleep", "60"], timeout_s=0.05)
     with pytest.raises(UsageError, match="--x: there is no command no-such-program"):

@@ -18,7 +18,7 @@ from analysis.stationarity import DRIFT_LIMIT
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
 
-__all__ = ["Step", "diagnose", "in_lines"]
+__all__ = ["Step", "diagnose", "in_lines", "in_one_line"]
 
 QUEUE_SHARE: Final = 0.5  # of the server's TTFT, from which on its queue is the first thing to look at
 ERROR_SHARE: Final = 0.01  # of the cohort, from which on errors are the first thing to look at
@@ -211,3 +211,6 @@ def _worst(runs: Sequence[RunVerdict], metric: str, percentile: str) -> float | 
 
 def _joined(said: Sequence[str]) -> str:
     return ", ".join(text for text in said if text)
+
+
+in_one_line = in_lines  # its former name, which scripts outside of the repository import

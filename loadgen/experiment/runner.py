@@ -183,6 +183,7 @@ class Runner:
             "explore": f"exploring with {self.scenario.replicate_word} {request.replicate + 1}",
             "prove": f"fresh {self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
             "recheck": f"the failed {self.scenario.replicate_word} {request.replicate + 1} again",
+            "paired": f"pair {request.replicate + 1} of {self.scenario.runs}",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from analysis.text import bounded
 from loadgen.plan.types import RequestFormat
+from loadgen.target.answers import reset_succeeded, server_version, token_count
 from loadgen.target.capabilities import FeatureFinding
 from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import Http, Unreachable
@@ -104,9 +105,8 @@ async def _tokenization(http: Http, model: str) -> FeatureFinding:
         answer = await http.post("/tokenize", {"model": model, "prompt": _TEXT})
     except Unreachable as error:
         return FeatureFinding(feature=feature, found=str(error))
-    parsed = answer.json() if answer.status == 200 else None
-    count = parsed.get("count") if isinstance(parsed, dict) else None
-    if isinstance(count, int):
+    count = token_count(answer) if answer.status == 200 else None
+    if count is not None:
         return FeatureFinding(feature=feature, found=f"/tokenize: {count} tokens for {len(_TEXT.split())} words")
     return FeatureFinding(
         feature=feature,
@@ -157,13 +157,12 @@ async def _reset(http: Http, *, allow: bool) -> FeatureFinding:
         answer = await http.post(path)
     except Unreachable as error:
         return FeatureFinding(feature=feature, found=str(error))
-    parsed = answer.json()
     if answer.status in (400, 409, 429, 503):
         found = f"there, and busy now ({answer.status}: {answer.excerpt or 'nothing'})"
         return FeatureFinding(feature=feature, found=found, instead="tried again for a minute before each run")
     if answer.status != 200:
         return missing
-    if isinstance(parsed, dict) and parsed.get("success") is True:
+    if reset_succeeded(answer):
         return FeatureFinding(feature=feature, found="yes: success")
     return FeatureFinding(
         feature=feature, found=f"answers without success ({answer.excerpt or 'nothing'})", cost=missing.cost
@@ -178,8 +177,7 @@ async def _server(http: Http) -> tuple[FeatureFinding, FeatureFinding]:
     except Unreachable as error:
         return FeatureFinding(feature="version", found=str(error)), FeatureFinding(feature="clocks", found="not seen")
     after_s = time.time()
-    parsed = answer.json() if answer.status == 200 else None
-    version = parsed.get("version") if isinstance(parsed, dict) else None
+    version = server_version(answer) if answer.status == 200 else None
     known = FeatureFinding(feature="version", found=bounded(str(version), 80))
     if version is None:
         known = FeatureFinding(

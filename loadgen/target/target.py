@@ -20,6 +20,7 @@ from loadgen.common.errors import ClientLimited, LoadgenError, TargetUnfit, Usag
 from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
+from loadgen.target.answers import reset_succeeded, server_load
 from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
 from loadgen.target.findings import Adaptable
@@ -219,11 +220,10 @@ class Target:
             if answer.status in (404, 405):
                 remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1, or use the salt policy"
                 raise TargetUnfit(f"{http.base}: there is no /reset_prefix_cache ({answer.status}); {remedy}")
-            parsed = answer.json()
             if answer.status != 200 and answer.status not in _BUSY:
                 raise TargetUnfit(f"{http.base}: /reset_prefix_cache answers {answer.status}: {answer.excerpt}")
             # old servers answer 200 with nothing; only an explicit success is one
-            if answer.status == 200 and isinstance(parsed, dict) and parsed.get("success") is True:
+            if answer.status == 200 and reset_succeeded(answer):
                 return
             left_s = timeout_s - (anyio.current_time() - began_s)
             if left_s <= 0:
@@ -308,9 +308,7 @@ async def _outstanding(http: Http) -> float | None:
     if reading is not None and reading.outstanding is not None:
         return reading.outstanding
     answer = await http.optional("/load")
-    parsed = answer.json() if answer is not None and answer.status == 200 else None
-    load = parsed.get("server_load") if isinstance(parsed, dict) else None
-    return float(load) if isinstance(load, int | float) else None
+    return server_load(answer) if answer is not None and answer.status == 200 else None
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -22,7 +22,8 @@ import numpy as np
 
 from loadgen.plan.prompts import WORDS
 from loadgen.plan.types import ExactText, RequestFormat
-from loadgen.target.http import Http, Unreachable
+from loadgen.target.answers import detokenized, token_ids
+from loadgen.target.http import Http, HttpResponse, Unreachable
 
 __all__ = ["Untold", "exact_text", "token_count"]
 
@@ -66,27 +67,25 @@ class _Asker:
     model: str
 
     async def ids(self, content: Mapping[str, Any]) -> list[int]:
-        parsed = await self._post("/tokenize", content)
-        ids = parsed.get("tokens")
-        if not isinstance(ids, list) or not all(type(one) is int and one >= 0 for one in ids):
+        ids = token_ids(await self._post("/tokenize", content))
+        if ids is None:
             raise Untold(f"{self.http.base}/tokenize answers no token ids")
         return ids
 
     async def text(self, ids: Sequence[int]) -> str:
-        text = (await self._post("/detokenize", {"tokens": list(ids)})).get("prompt")
-        if not isinstance(text, str):
+        text = detokenized(await self._post("/detokenize", {"tokens": list(ids)}))
+        if text is None:
             raise Untold(f"{self.http.base}/detokenize answers no text")
         return text
 
-    async def _post(self, path: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _post(self, path: str, content: Mapping[str, Any]) -> HttpResponse:
         try:
             answer = await self.http.post(path, {"model": self.model, **content})
         except Unreachable as error:
             raise Untold(str(error)) from None
-        parsed = answer.json()
-        if answer.status != 200 or not isinstance(parsed, dict):
+        if answer.status != 200 or not isinstance(answer.json(), dict):
             raise Untold(f"{self.http.base}{path} answers {answer.status}: {answer.excerpt}")
-        return parsed
+        return answer
 
 
 async def _words(ask: _Asker, form: RequestFormat) -> tuple[str, ...]:

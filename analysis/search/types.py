@@ -21,8 +21,9 @@ __all__ = [
     "exit_code",
 ]
 
-# explore: a paired seed, the same at every rate; prove: a seed of a candidate's block; recheck: a failed run again
-Kind = Literal["sentinel", "explore", "prove", "recheck"]
+# explore: a paired seed, the same at every rate; prove: a seed of a candidate's block; recheck: a failed run again;
+# paired: a run of a comparison's second phase, which no search asks for
+Kind = Literal["sentinel", "explore", "prove", "recheck", "paired"]
 # TABULATED: the rates of a list were measured, nothing was searched. The others: method, section 7
 OutcomeName = Literal[
     "FOUND",

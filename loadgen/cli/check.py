@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from loadgen.cli.display import open_display
 from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.work import work
+from loadgen.scenario.overrides import Overrides
 
 EXAMPLE = """
 Example: loadgen check --target http://127.0.0.1:8000
@@ -25,7 +26,7 @@ _COLUMNS = ("feature", "found", "instead", "effect on the result")
 @app.command("check", epilog=EXAMPLE)
 @takes(Scenario, "check")
 def check_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     scenario: ScenarioFile = None,
     allow_reset: Annotated[
         bool,
@@ -35,7 +36,7 @@ def check_command(
     quiet: Quiet = False,
 ) -> None:
     """Find out what a server can do, with at most ten small requests (some 8 seconds)."""
-    chosen = load_scenario(scenario, overrides)
+    chosen = load_scenario(scenario, overrides.values)
     with open_display(quiet=quiet) as display:
         checked = work(check(chosen, allow_reset=allow_reset, progress=display.show))
     label, found = checked.label, checked.survey

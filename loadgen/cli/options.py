@@ -1,6 +1,6 @@
 """A command's options, made from the fields of its settings, which hold their help, panel and default.
 
-`takes(Scenario, "sweep")` gives a command the options that name it and, as the dict `overrides`, what the user set.
+`takes(Scenario, "sweep")` gives a command the options that name it and, as `overrides`, what the user set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel
 
 from loadgen.scenario.option import Option, options_of
+from loadgen.scenario.overrides import Overrides
 
 __all__ = ["Json", "Quiet", "ScenarioFile", "takes"]
 
@@ -21,7 +22,7 @@ ScenarioFile = Annotated[str | None, typer.Option("--scenario", help="TOML file,
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
-_TYPES: Final[dict[str, Any]] = {"text": str, "texts": list[str], "int": int, "float": float, "flag": bool}
+_TYPES: Final[dict[str, type]] = {"text": str, "texts": list[str], "int": int, "float": float, "flag": bool}
 
 
 def takes(settings: type[BaseModel], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -32,7 +33,8 @@ def takes(settings: type[BaseModel], name: str) -> Callable[[Callable[..., None]
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {option.name: arguments.pop(option.name) for option in options}
-            command(overrides={key: value for key, value in given.items() if value not in (None, [])}, **arguments)
+            set_by_user = {key: value for key, value in given.items() if value not in (None, [])}
+            command(overrides=Overrides(set_by_user), **arguments)
 
         own = inspect.signature(command, eval_str=True).parameters
         parameters = [own[parameter] for parameter in own if parameter != "overrides"] + [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from loadgen.cli.run import exit_code_of
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
+from loadgen.scenario.overrides import Overrides
 
 EXAMPLE = """
 Example: loadgen replay azure.csv --target http://127.0.0.1:8000 --window 10m..40m --speed 2 --slo ttft:800ms
@@ -27,7 +28,7 @@ Sessions that wait for their answers: loadgen replay turns.csv --target http://1
 @app.command("replay", epilog=EXAMPLE)
 @takes(Scenario, "replay")
 def replay_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     trace: Annotated[Path, typer.Argument(help="The trace; docs/traces.md says what is read.", show_default=False)],
     window: Annotated[
         str | None,
@@ -43,8 +44,10 @@ def replay_command(
     quiet: Quiet = False,
 ) -> None:
     """Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the run."""
-    given = {"arrivals": f"trace:{trace}", **({} if window is None else {"trace_window": window})}
-    chosen = load_scenario(scenario, overrides | given)
+    given = overrides.and_(arrivals=f"trace:{trace}")
+    if window is not None:
+        given = given.and_(trace_window=window)
+    chosen = load_scenario(scenario, given.values)
     directory = out or Path("results") / default_name("replay", chosen.name)
     advise(lambda: f"what was measured is kept in {directory}" if directory.exists() else "nothing was measured")
     with open_display(quiet=quiet) as display:

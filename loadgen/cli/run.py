@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from loadgen.cli.output import print_json, print_run
 from loadgen.cli.sweep import default_name
 from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
+from loadgen.scenario.overrides import Overrides
 
 EXAMPLE = """
 Example: loadgen run --target http://127.0.0.1:8000 --rate 6 --window 2m --slo ttft:800ms
@@ -26,14 +27,14 @@ Baseline: loadgen run --closed 16 --window 2m
 @app.command("run", epilog=EXAMPLE)
 @takes(Scenario, "run")
 def run_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     scenario: ScenarioFile = None,
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/run-DATE-TIME).")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Offer one rate once (or N requests at a time) and judge it."""
-    chosen = load_scenario(scenario, overrides | {"runs": 1})
+    chosen = load_scenario(scenario, overrides.and_(runs=1).values)
     if chosen.closed is not None and "rate" in overrides:
         raise ScenarioError("--closed and --rate exclude each other: a closed loop sends as fast as it is answered")
     directory = out or Path("results") / default_name("run", chosen.name)

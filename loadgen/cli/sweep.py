@@ -6,7 +6,7 @@ import datetime
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,6 +31,7 @@ from loadgen.cli.options import Json, Quiet, ScenarioFile, takes
 from loadgen.cli.output import print_answer, print_json, print_lines, print_tables
 from loadgen.cli.work import work
 from loadgen.common.interrupts import advise
+from loadgen.scenario.overrides import Overrides
 
 EXAMPLE = """
 Example: loadgen sweep --target http://127.0.0.1:8000 --rate 2..18 --runs 12 --slo ttft:800ms --slo tpot:50ms
@@ -52,7 +53,7 @@ _BARE = (
 @app.command("sweep", epilog=EXAMPLE)
 @takes(Scenario, "sweep")
 def sweep_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     scenario: ScenarioFile = None,
     out: Annotated[Path | None, typer.Option(help="Results directory (default results/sweep-DATE-TIME).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the experiment in this directory.")] = None,
@@ -74,7 +75,7 @@ def sweep_command(
     began_s = time.monotonic()
     if resume is not None and (scenario is not None or out is not None):
         raise ScenarioError("--resume goes on in its own directory with its own scenario: drop --scenario and --out")
-    chosen = load_scenario(scenario, overrides) if resume is None else resumed_scenario(resume, overrides)
+    chosen = load_scenario(scenario, overrides.values) if resume is None else resumed_scenario(resume, overrides.values)
     if chosen.closed is not None:
         raise ScenarioError("--closed has no arrival rate to search: use loadgen run --closed N")
     setup = prepare(chosen)
@@ -85,7 +86,7 @@ def sweep_command(
         return
     plan = forecast(setup)
     if dry_run:
-        print_json(plan.to_dict()) if as_json else print_lines(*plan.lines())
+        print_json(plan.costs()) if as_json else print_lines(*plan.lines())
         return
     if not overrides and scenario is None and resume is None:
         print_lines(*plan.lines(), *_BARE)

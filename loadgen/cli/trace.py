@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from loadgen.cli import app
 from loadgen.cli.options import Json, takes
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.cli.tracetables import description_lines, joint_table, length_table, plain, rate_plot
+from loadgen.scenario.overrides import Overrides
 from loadgen.scenario.reading import Converting, Describing, read_files
 from loadgen.scenario.settings import parse_window_s
 from loadgen.scenario.validate import validated
@@ -33,12 +34,12 @@ CONVERT = "Example: loadgen trace convert azure.csv trace.jsonl --to mooncake"
 @trace_app.command("describe", epilog=DESCRIBE)
 @takes(Describing, "describe")
 def describe_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     files: Files,
     as_json: Json = False,
 ) -> None:
     """Say what a trace holds: rate, burstiness, lengths and their joint shape, shared prefixes, sessions."""
-    chosen = validated(Describing, overrides, "", option=True)
+    chosen = validated(Describing, overrides.values, "", option=True)
     trace, report = read_files(files, chosen)
     sha256, name, lead_ns, window_ns = trace.sha256, None, 0, None
     if chosen.window is not None:
@@ -58,7 +59,7 @@ def describe_command(
 @trace_app.command("convert", epilog=CONVERT)
 @takes(Converting, "convert")
 def convert_command(
-    overrides: dict[str, Any],
+    overrides: Overrides,
     source: Annotated[str, typer.Argument(help=f"The trace; {_FILE}", show_default=False)],
     target: Annotated[str, typer.Argument(help="The file to write; - is standard output.", show_default=False)],
     to: Annotated[str, typer.Option(help="Format to write: " + ", ".join(WRITERS) + ".", show_default=False)],
@@ -66,13 +67,12 @@ def convert_command(
     as_json: Json = False,
 ) -> None:
     """Write a trace in another format; what that cannot hold is said."""
-    chosen = validated(Converting, overrides, "", option=True)
+    chosen = validated(Converting, overrides.values, "", option=True)
     refuse_target(target, force=force, sources=files_of(source))
     trace, report = read_files(source, chosen, max_tokens=chosen.max_model_len)
     written = write_trace(trace, target, to, force=force)
     if as_json and target != STDOUT:
-        result: dict[str, Any] = {"read": asdict(report), "written": asdict(written), "sha256": trace.sha256}
-        print_json(result)
+        print_json({"read": asdict(report), "written": asdict(written), "sha256": trace.sha256})
         return
     show = print_lines if target != STDOUT else _beside
     show(

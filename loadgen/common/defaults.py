@@ -13,6 +13,7 @@ __all__ = [
     "CLOSED_WARMUP_RATE",
     "EARLY_FAIL_SHARE",
     "EXPLORE",
+    "INDIFFERENCE",
     "INPUT",
     "MAX_ERROR_RATE",
     "MAX_TIMEOUT_S",
@@ -45,6 +46,7 @@ WARMUP_S: Final = 20.0
 ATTAIN: Final = "95%"
 MAX_ERROR_RATE: Final = "1%"
 RUNS: Final = 10
+INDIFFERENCE: Final = "3%"  # of a comparison (method, section 8)
 EXPLORE: Final = 1
 SENTINEL_REQUESTS: Final = 200
 WIDTH: Final = "5%"

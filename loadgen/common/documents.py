@@ -14,7 +14,7 @@ from loadgen.common.errors import ResultsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["members", "parse", "read", "to_json"]
+__all__ = ["parse", "read", "to_json", "widened"]
 
 T = TypeVar("T")
 Document = TypeVar("Document", bound="DataclassInstance")
@@ -57,9 +57,9 @@ def parse(data: bytes, kind: type[Document], where: str) -> Document:
         raise ResultsError(f"{where}: {key}: {first['msg'][:100]}: restore the file") from None
 
 
-def members(value: DataclassInstance) -> dict[str, Any]:
-    """The fields of a frozen value as they are, to build one of a wider type from."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def widened(value: DataclassInstance, kind: type[Document], **more: object) -> Document:
+    """A value of a type that has all fields of another, and `more`."""
+    return kind(**{field.name: getattr(value, field.name) for field in fields(value)}, **more)
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:

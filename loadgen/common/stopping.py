@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from loadgen.common.errors import Aborted
+from loadgen.common.errors import Aborted, LoadgenError
 
-__all__ = ["StopSignal", "unless_stopped"]
+__all__ = ["StopSignal", "unless", "unless_stopped"]
 
 T = TypeVar("T")
 
@@ -29,13 +29,17 @@ class StopSignal(Protocol):
 
 async def unless_stopped(stop: StopSignal, wait: Callable[[], Awaitable[T]], doing: str) -> T:
     """What `wait` returns. Raises `Aborted` ("stopped by the user `doing`") as soon as `stop` is set."""
-    aborted = Aborted(f"stopped by the user {doing}")
-    if stop.is_set():
-        raise aborted
+    return await unless(stop, wait, lambda: Aborted(f"stopped by the user {doing}"))
+
+
+async def unless(event: StopSignal, wait: Callable[[], Awaitable[T]], error: Callable[[], LoadgenError]) -> T:
+    """What `wait` returns. Raises `error()` as soon as `event` is set."""
+    if event.is_set():
+        raise error()
     with anyio.CancelScope() as scope:
 
         async def watch() -> None:
-            await stop.wait()
+            await event.wait()
             scope.cancel()
 
         watching = asyncio.create_task(watch())
@@ -43,4 +47,4 @@ async def unless_stopped(stop: StopSignal, wait: Callable[[], Awaitable[T]], doi
             return await wait()
         finally:
             watching.cancel()
-    raise aborted
+    raise error()

@@ -112,14 +112,17 @@ def profile_names() -> list[str]:
 def load_profile(name: str, settings: Sequence[str] = ()) -> Profile:
     """The profile of that name, or of the file at that path (it ends in .toml or has a slash). Raises `UsageError`.
 
-    Each of `settings` is `key=value` with a dotted key of the file and a value as TOML writes it (a word needs no
-    quotes); it takes the place of the file's, and the description says so.
+    A name may bring settings of its own: `llama8b-80gb?step.jitter=0.05&parallel.replicas=2`. Each of `settings` is
+    `key=value` with a dotted key of the file and a value as TOML writes it (a word needs no quotes); it takes the place
+    of the file's, and the description says so.
     """
     return parse_profile(*read_profile(name, settings))
 
 
 def read_profile(name: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
     """The raw tables of a profile file with `settings` put in, and the file's name for messages."""
+    name, asked, own = name.partition("?")
+    settings = (*(own.split("&") if asked else ()), *settings)
     if name.endswith(".toml") or "/" in name:
         where = name
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -25,11 +26,71 @@ from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
 from loadgen.results.answer import assemble, judged_runs
+from loadgen.results.files import check_free
 from loadgen.results.manifest import machine, versions
 from loadgen.results.store import ExperimentStore, read_ledger
 from loadgen.results.types import ExperimentKind, LedgerLine, Manifest, TargetRecord
 
-__all__ = ["opened_runner", "single_run", "sweep"]
+__all__ = ["Prepared", "manifest_of", "opened_runner", "prepared_target", "single_run", "sweep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A target that is open, and what is constant for all runs on it."""
+
+    sut: Sut
+    ready: Preparation
+
+
+@asynccontextmanager
+async def prepared_target(
+    setup: Setup, *, resume: Path | None, progress: Progress, stop: anyio.Event, address: tuple[str, ...] = ()
+) -> AsyncIterator[Prepared]:
+    """The target opened and prepared; with `resume`, as the experiment in that directory began with it.
+
+    `address` takes the place of the scenario's URLs, for a server that was started elsewhere. Raises `TargetError`,
+    `ResultsError`, `ClientLimited` and `Aborted`. Writes nothing.
+    """
+    scenario = setup.scenario.model_copy(update={"target": address}) if address else setup.scenario
+    async with AsyncExitStack() as stack:
+        opening = open_sut(scenario, progress.note)
+        sut = await unless_stopped(stop, lambda: stack.enter_async_context(opening), "while the target was opened")
+        if resume is not None:
+            ready = await resume_target(setup, sut, resume, progress=progress, stop=stop)
+        else:
+            ready = await prepare_target(setup, sut, progress=progress, stop=stop)
+        yield Prepared(sut=sut, ready=ready)
+
+
+async def manifest_of(setup: Setup, prepared: Prepared, *, kind: ExperimentKind, stop: anyio.Event) -> Manifest:
+    """What experiment.json will say of an experiment on that target."""
+    sut, ready = prepared.sut, prepared.ready
+    environment = await unless_stopped(stop, sut.environment, "while the target was asked what it runs on")
+    stored = setup.scenario.stored()
+    return Manifest(
+        kind=kind,
+        id=ready.experiment_id,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        scenario=stored,
+        scenario_sha256=setup.scenario.sha256,
+        seeds=setup.seeds,
+        warmup_s=ready.warmup_s,
+        residence_s=ready.residence_s,
+        versions=versions(),
+        machine=machine(),
+        target=TargetRecord(
+            label=sut.label,
+            simulated=sut.simulated,
+            model=sut.model,
+            identity=ready.identity,
+            environment=dict(environment),
+            notes=stored.get("note", {}),
+            format=ready.workload.format,
+            content_unpaired=ready.terms.content_unpaired,
+            events_per_read=ready.terms.events_per_read,
+        ),
+        notes=(*sut.notes, *setup.workload.notes, *ready.notes),
+    )
 
 
 @asynccontextmanager
@@ -50,33 +111,26 @@ async def opened_runner(
     """
     began_s = time.monotonic() if began_s is None else began_s
     if not resume:
-        ExperimentStore.check_free(directory)
+        check_free(directory)
     for line in setup.workload.notes:
         progress.note(line)
-    async with AsyncExitStack() as stack:
-        opening = open_sut(setup.scenario, progress.note)
-        sut = await unless_stopped(stop, lambda: stack.enter_async_context(opening), "while the target was opened")
+    opening = prepared_target(setup, resume=directory if resume else None, progress=progress, stop=stop)
+    async with opening as prepared:
         if resume:
-            ready = await resume_target(setup, sut, directory, progress=progress, stop=stop)
             store = ExperimentStore.open(directory)
         else:
-            ready = await prepare_target(setup, sut, progress=progress, stop=stop)
-            environment = await unless_stopped(stop, sut.environment, "while the target was asked what it runs on")
-            manifest = _manifest(setup, sut, ready, kind=kind, environment=dict(environment))
-            store = ExperimentStore.create(directory, manifest)
-        try:
+            store = ExperimentStore.create(directory, await manifest_of(setup, prepared, kind=kind, stop=stop))
+        with closing(store):
             yield Runner(
                 scenario=setup.scenario,
-                ready=ready,
-                sut=sut,
+                ready=prepared.ready,
+                sut=prepared.sut,
                 store=store,
                 progress=progress,
                 stop=stop,
                 booked_s=began_s,
-                identity=ready.identity_now,
+                identity=prepared.ready.identity_now,
             )
-        finally:
-            store.close()
 
 
 async def single_run(
@@ -139,33 +193,3 @@ async def sweep(
         answer = assemble(directory, setup.scenario, setup.spec, outcome)
         runner.store.answer(answer)
         return outcome, answer
-
-
-def _manifest(
-    setup: Setup, sut: Sut, ready: Preparation, *, kind: ExperimentKind, environment: dict[str, str]
-) -> Manifest:
-    stored = setup.scenario.stored()
-    return Manifest(
-        kind=kind,
-        id=ready.experiment_id,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        scenario=stored,
-        scenario_sha256=setup.scenario.sha256,
-        seeds=setup.seeds,
-        warmup_s=ready.warmup_s,
-        residence_s=ready.residence_s,
-        versions=versions(),
-        machine=machine(),
-        target=TargetRecord(
-            label=sut.label,
-            simulated=sut.simulated,
-            model=sut.model,
-            identity=ready.identity,
-            environment=environment,
-            notes=stored.get("note", {}),
-            format=ready.workload.format,
-            content_unpaired=ready.terms.content_unpaired,
-            events_per_read=ready.terms.events_per_read,
-        ),
-        notes=(*sut.notes, *setup.workload.notes, *ready.notes),
-    )

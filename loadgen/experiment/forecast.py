@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from analysis.search import Bill, CostModel, Expectation, RateList, expect
 from analysis.units import format_duration
@@ -23,6 +22,19 @@ BETWEEN_S = 2.0  # idle waits, probes, identity and sealing between two runs
 COMMAND_S = 60.0  # what the user's own command is taken to need: nobody knows before
 START_S = 10.0  # probing and warming a server that is up
 _SAMPLE = 2000  # requests whose lengths are drawn for the mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What `loadgen sweep --dry-run --json` prints; the fields are those of an `Expectation`."""
+
+    rates: int
+    settings: str
+    expected: Bill
+    worst: Bill
+    peak_rate: float  # requests/s
+    searches: int
+    steepness: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +70,18 @@ class Forecast:
         )
         return [*lines, f"warning: {self.thin}"] if self.thin else lines
 
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return {"rates": list(self.rates), "settings": self.settings, **asdict(self.expectation)}
+    def costs(self) -> Costs:
+        """For programs."""
+        told = self.expectation
+        return Costs(
+            rates=told.rates,
+            settings=self.settings,
+            expected=told.expected,
+            worst=told.worst,
+            peak_rate=told.peak_rate,
+            searches=told.searches,
+            steepness=told.steepness,
+        )
 
 
 def forecast(setup: Setup) -> Forecast:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.search import Search, SearchSpec, SeedBook
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results.store import holds_experiment, read_experiment
 from loadgen.scenario.model import Scenario, differences
+from loadgen.scenario.overrides import Value
 from loadgen.workload.workload import Workload, search_spec, seed_book
 
 __all__ = ["Setup", "pinned", "prepare", "resumed_scenario"]
@@ -58,7 +59,7 @@ def pinned(scenario: Scenario, workload: Workload) -> Scenario:
     return scenario.model_copy(update=read)
 
 
-def resumed_scenario(directory: Path, overrides: dict[str, Any]) -> Scenario:
+def resumed_scenario(directory: Path, overrides: Mapping[str, Value]) -> Scenario:
     """The scenario of a stored experiment under new options.
 
     Raises `ScenarioError` naming every option that would change what was measured so far.

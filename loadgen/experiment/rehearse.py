@@ -28,7 +28,7 @@ from analysis.search import RunRequest, Search
 from analysis.units import format_duration
 from analysis.verdict import RunFacts
 from loadgen.common import defaults
-from loadgen.common.documents import members
+from loadgen.common.documents import widened
 from loadgen.common.errors import Aborted, LoadgenError, ScenarioError
 from loadgen.emulator.profiles import Profile
 from loadgen.emulator.virtual import simulate_run
@@ -239,7 +239,9 @@ def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Seque
         for s, repeats in zip(rehearsals, done, strict=True)
     ]
     cells.sort(key=lambda cell: (cell.window_s or cell.cohort or 0, cell.runs))
-    return RehearsalReport(
+    return widened(
+        summarise(done[0], grid, require=scenario.require),
+        RehearsalReport,
         simulated=True,
         target=scenario.target[0],
         profile=on.profile.description,
@@ -252,7 +254,6 @@ def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Seque
         cohort=scenario.cohort,
         runs=on.setup.spec.runs,
         explore=on.setup.spec.explore,
-        **members(summarise(done[0], grid, require=scenario.require)),
         plans=tuple(plan_row(cell, grid) for cell in cells) if len(cells) > 1 else (),
     )
 

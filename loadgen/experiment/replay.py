@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from analysis.records import outcome_is
-from loadgen.common.documents import members
+from loadgen.common.documents import widened
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.prepare import Setup, pinned
 from loadgen.plan.types import NS
@@ -109,4 +109,4 @@ def replayed(directory: Path, line: LedgerLine) -> ReplayedRun:
         prefix=prefix,
         blocked=line.blocked,
     )
-    return ReplayedRun(**members(line), replay=facts)
+    return widened(line, ReplayedRun, replay=facts)

@@ -93,7 +93,7 @@ def run_options(
     misses = misses_allowed(cohort, parse_share(scenario.attain))
     errors = math.floor(cohort * parse_share(scenario.max_error_rate))
     options = replace(options_of(scenario, workload), drain=Drain(unanswered=errors, misses=misses))
-    if not early_fail or request.kind == "sentinel":
+    if not early_fail or request.kind in ("sentinel", "paired"):
         return options
     return replace(
         options,

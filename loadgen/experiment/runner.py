@@ -21,7 +21,7 @@ from analysis.search import RunRequest
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import ServerView
 from analysis.verdict import Criteria, RunFacts, RunVerdict
-from loadgen.common.documents import members
+from loadgen.common.documents import widened
 from loadgen.common.errors import Aborted, ScenarioError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.preparation import Preparation
@@ -130,8 +130,9 @@ class Runner:
         run.seal(
             derive(output.requests),
             None if self.scenario.kept_events == "none" else output.events,
-            RunDocument(
-                **members(sealed),
+            widened(
+                sealed,
+                RunDocument,
                 events=self.scenario.kept_events,
                 plan=record_of(plan),
                 facts=facts,
@@ -144,8 +145,9 @@ class Runner:
         now_s = time.monotonic()
         elapsed_s, self.booked_s = round(now_s - self.booked_s, 3), now_s
         self.store.record(
-            LedgerLine(
-                **members(sealed),
+            widened(
+                sealed,
+                LedgerLine,
                 elapsed_s=elapsed_s,
                 schedule_sha256=plan.schedule.sha256,
                 workload_sha256=plan.workload_sha256,
@@ -183,6 +185,7 @@ class Runner:
             "explore": f"exploring with {self.scenario.replicate_word} {request.replicate + 1}",
             "prove": f"fresh {self.scenario.replicate_word} {request.replicate + 1} of {self.scenario.runs}",
             "recheck": f"the failed {self.scenario.replicate_word} {request.replicate + 1} again",
+            "paired": f"pair {request.replicate + 1} of {self.scenario.runs}",
         }[request.kind]
         again = f", attempt {request.attempt + 1}" if request.attempt else ""
         closed = self.scenario.closed

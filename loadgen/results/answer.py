@@ -49,8 +49,8 @@ _BUCKET_COLUMNS = [
 
 
 def judged_runs(directory: Path, variant: str = VARIANT) -> list[JudgedRun]:
-    """The ledger's runs of a variant as (request, verdict) pairs. Raises `ResultsError`."""
-    return [(line.run, line.verdict) for line in read_ledger(directory) if line.run.variant == variant]
+    """The ledger's runs of a variant's search as (request, verdict) pairs. Raises `ResultsError`."""
+    return [(line.run, line.verdict) for line in _searched(directory, variant)]
 
 
 def conditions(scenario: Scenario, spec: SearchSpec, experiment: Manifest) -> Conditions:
@@ -104,7 +104,7 @@ def assemble(
     Raises `ResultsError`.
     """
     experiment = read_experiment(directory)
-    lines = [line for line in read_ledger(directory) if line.run.variant == variant]
+    lines = _searched(directory, variant)
 
     def buckets(keys: Sequence[str]) -> list[Bucket]:
         valid = [line for line in lines if line.run.key in keys and line.verdict.status != "INVALID"]
@@ -118,6 +118,11 @@ def assemble(
         notes=notes(scenario, experiment),
         slo=scenario.objective,
     )
+
+
+def _searched(directory: Path, variant: str) -> list[LedgerLine]:
+    """What a search asked for: runs of a paired phase are no evidence for a rate."""
+    return [line for line in read_ledger(directory) if line.run.variant == variant and line.run.kind != "paired"]
 
 
 def _buckets(directory: Path, lines: Sequence[LedgerLine], slo: Slo) -> list[Bucket]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 import pyarrow as pa
@@ -12,10 +13,12 @@ import pyarrow.parquet as pq
 
 from analysis.cohort import mask
 from analysis.report.types import CapacityAnswer
-from loadgen.common.documents import members
 from loadgen.common.errors import ResultsError
 from loadgen.results.events import read_events
 from loadgen.results.store import read_ledger
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["events", "rates", "requests", "runs"]
 
@@ -23,6 +26,15 @@ _RANGES: Final = ("realised_rate", "sent_rate", "attainment", "goodput", "token_
 _LEFT_OUT: Final = {"worst", "buckets", "missed_by", "floor", "check", *_RANGES}
 _OF_THE_RUN: Final = ("started", "seconds", "requests", "tokens")
 _SCALAR: Final = (str, bool, int, float, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """A row of `runs` whose tables are wanted."""
+
+    folder: Path
+    warmup_ns: int
+    window_ns: int
 
 
 def rates(answer: CapacityAnswer) -> pd.DataFrame:
@@ -35,7 +47,7 @@ def rates(answer: CapacityAnswer) -> pd.DataFrame:
                 {
                     "kind": kind,
                     "status": row.check,
-                    **{name: value for name, value in members(row).items() if name not in _LEFT_OUT},
+                    **{name: getattr(row, name) for name in _names(row) if name not in _LEFT_OUT},
                     **{f"missed_by_{metric}": count for metric, count in row.missed_by.items()},
                     **{
                         f"{name}_{end}": pair[at]
@@ -52,17 +64,17 @@ def runs(directory: Path) -> pd.DataFrame:
     """A row a line of the ledger. Raises `ResultsError`."""
     rows = []
     for line in read_ledger(directory):
-        verdict, asked = line.verdict, members(line.run)
+        verdict, asked = line.verdict, line.run
         rows.append(
             {
-                "run": asked.pop("key"),
-                "variant": asked.pop("variant"),
+                "run": asked.key,
+                "variant": asked.variant,
                 **{name: getattr(line, name) for name in _OF_THE_RUN},
-                **asked,
+                **{name: getattr(asked, name) for name in _names(asked) if name not in ("key", "variant")},
                 **{
                     name: value
-                    for name, value in members(verdict).items()
-                    if isinstance(value, _SCALAR) and name not in asked
+                    for name in _names(verdict)
+                    if isinstance(value := getattr(verdict, name), _SCALAR) and name not in _names(asked)
                 },
                 "reason": verdict.reason,
                 "blame": verdict.blame,
@@ -78,8 +90,8 @@ def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Se
     """The request tables of those rows of `runs`. Raises `ResultsError`."""
     wanted = None if columns is None else list(dict.fromkeys([*columns, *(["scheduled_ns"] if cohort else [])]))
 
-    def read(folder: Path, run: Mapping[str, Any]) -> pd.DataFrame:
-        path = folder / "requests.parquet"
+    def read(run: _Chosen) -> pd.DataFrame:
+        path = run.folder / "requests.parquet"
         try:
             there = pq.read_schema(path).names
             if missing := sorted(set(wanted or ()) - set(there)):
@@ -88,7 +100,7 @@ def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Se
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ResultsError(f"{path}: {str(error).splitlines()[0]}") from None
         if cohort:
-            found = found[mask(found, warmup_ns=run["warmup_ns"], window_ns=run["window_ns"])]
+            found = found[mask(found, warmup_ns=run.warmup_ns, window_ns=run.window_ns)]
         return found if columns is None else found[list(columns)]
 
     return _stacked(directory, chosen, read)
@@ -96,18 +108,20 @@ def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Se
 
 def events(directory: Path, chosen: pd.DataFrame) -> pd.DataFrame:
     """The event tables of those rows of `runs`. Raises `ResultsError`."""
-    return _stacked(directory, chosen, lambda folder, _: read_events(folder))
+    return _stacked(directory, chosen, lambda run: read_events(run.folder))
 
 
-def _stacked(
-    directory: Path, chosen: pd.DataFrame, read: Callable[[Path, Mapping[str, Any]], pd.DataFrame]
-) -> pd.DataFrame:
+def _stacked(directory: Path, chosen: pd.DataFrame, read: Callable[[_Chosen], pd.DataFrame]) -> pd.DataFrame:
     tables = []
     for row in chosen.to_dict("records"):
-        run: dict[str, Any] = {str(name): value for name, value in row.items()}
-        table = read(directory / "runs" / str(run["variant"]) / str(run["run"]), run)
-        tables.append(table.assign(run=run["run"], rate=run["rate"])[["run", "rate", *table.columns]])
+        folder = directory / "runs" / str(row["variant"]) / str(row["run"])
+        table = read(_Chosen(folder=folder, warmup_ns=row["warmup_ns"], window_ns=row["window_ns"]))
+        tables.append(table.assign(run=row["run"], rate=row["rate"])[["run", "rate", *table.columns]])
     return pd.concat(tables, ignore_index=True)
+
+
+def _names(value: DataclassInstance) -> list[str]:
+    return [field.name for field in fields(value)]
 
 
 def _percentiles(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:

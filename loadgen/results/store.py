@@ -14,10 +14,9 @@ One process owns a directory at a time (an advisory lock on the ledger, released
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -33,6 +32,7 @@ from analysis.search import RunRequest
 from loadgen.common.documents import parse, read, to_json
 from loadgen.common.errors import ResultsError
 from loadgen.results.events import EVENTS, write_events
+from loadgen.results.files import check_free, explained, write_json, write_whole
 from loadgen.results.journal import Journal
 from loadgen.results.types import LedgerLine, Manifest, RunDocument
 
@@ -60,37 +60,22 @@ class ExperimentStore:
     @classmethod
     def create(cls, directory: Path, experiment: Manifest) -> Self:
         """Make a new experiment; refuse a directory that holds anything."""
-        cls.check_free(directory)
-        with _explained(directory, "free some"):
+        check_free(directory)
+        with explained(directory, "free some"):
             directory.mkdir(parents=True, exist_ok=True)
             store = cls(directory, _locked(directory))
             try:
-                _write_json(directory / EXPERIMENT, experiment)
+                write_json(directory / EXPERIMENT, experiment)
             except OSError:  # an empty directory may be used again, one with a ledger alone may not
                 store.close()
                 (directory / LEDGER).unlink(missing_ok=True)
                 raise
             return store
 
-    @staticmethod
-    def check_free(directory: Path) -> None:
-        """Raise `ResultsError` unless a new experiment may be made there."""
-        with _explained(directory):
-            if directory.exists() and any(directory.iterdir()):
-                held = (
-                    "another experiment" if (directory / EXPERIMENT).exists() else "files that are not an experiment's"
-                )
-                hint = f", or go on with it: --resume {directory}" if (directory / EXPERIMENT).exists() else ""
-                raise ResultsError(f"{directory} holds {held}: choose another --out{hint}")
-            above = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-                why = "is not a directory" if not above.is_dir() else "cannot be written"
-                raise ResultsError(f"{directory}: {above} {why}: choose another --out")
-
     @classmethod
     def open(cls, directory: Path) -> Self:
         """Go on with an experiment: cut a torn last line off the ledger and set interrupted runs aside."""
-        with _explained(directory):
+        with explained(directory):
             if not (directory / EXPERIMENT).exists():
                 raise ResultsError(f"{directory} holds no experiment to resume (no {EXPERIMENT} in it)")
             read_experiment(directory)
@@ -113,7 +98,7 @@ class ExperimentStore:
     def begin(self, request: RunRequest) -> RunStore:
         """The directory of a run about to start."""
         run = run_directory(self.directory, request)
-        with _explained(run):
+        with explained(run):
             if run.exists():
                 _set_aside(run)
             run.mkdir(parents=True)
@@ -121,7 +106,7 @@ class ExperimentStore:
 
     def record(self, line: LedgerLine) -> None:
         """Append one sealed run to the ledger, flushed to the disk."""
-        with _explained(self.directory / LEDGER):
+        with explained(self.directory / LEDGER):
             before = self._ledger.seek(0, os.SEEK_END)
             try:
                 view = memoryview(to_json(line) + b"\n")
@@ -134,8 +119,8 @@ class ExperimentStore:
 
     def answer(self, capacity: CapacityAnswer) -> None:
         """Write capacity.json."""
-        with _explained(self.directory / CAPACITY):
-            _write_json(self.directory / CAPACITY, capacity)
+        with explained(self.directory / CAPACITY):
+            write_json(self.directory / CAPACITY, capacity)
 
     def close(self) -> None:
         """Release the directory."""
@@ -152,14 +137,14 @@ class RunStore:
     @contextmanager
     def journal(self) -> Iterator[Journal]:
         """The run's journal; a write error inside is raised at the end as `ResultsError`."""
-        with _explained(self._journal_path), Journal(self._journal_path) as journal:
+        with explained(self._journal_path), Journal(self._journal_path) as journal:
             yield journal
         self.check(journal)
 
     def check(self, journal: Journal) -> None:
         """Raise what the journal's thread could not."""
         if journal.failure is not None:
-            with _explained(self._journal_path):
+            with explained(self._journal_path):
                 raise journal.failure
 
     def seal(
@@ -173,17 +158,17 @@ class RunStore:
 
         `events` where they are kept, `target` where it was watched; `requests` are REQUEST_COLUMNS and more.
         """
-        with _explained(self.directory):
-            _write(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
+        with explained(self.directory):
+            write_whole(self.directory / "requests.parquet", lambda stream: _write_table(requests, stream))
             if events is not None:
-                _write(self.directory / EVENTS, lambda stream: write_events(events, requests, stream))
+                write_whole(self.directory / EVENTS, lambda stream: write_events(events, requests, stream))
             if target is not None:
-                _write(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
-            _write_json(self.directory / RUN, run)
+                write_whole(self.directory / "target.parquet", lambda stream: _write_table(target, stream))
+            write_json(self.directory / RUN, run)
 
     def forget_journal(self) -> None:
         """Remove the journal of a run that the ledger now knows."""
-        with _explained(self._journal_path):
+        with explained(self._journal_path):
             self._journal_path.unlink(missing_ok=True)
 
 
@@ -205,7 +190,7 @@ def read_experiment(directory: Path) -> Manifest:
 def read_ledger(directory: Path) -> list[LedgerLine]:
     """The ledger's whole lines. Raises `ResultsError` naming the line that cannot be read."""
     path = directory / LEDGER
-    with _explained(path):
+    with explained(path):
         lines = path.read_bytes().split(b"\n")[:-1]  # what comes after the last line break is torn
     return [parse(line, LedgerLine, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
@@ -219,16 +204,6 @@ def read_answer(directory: Path) -> CapacityAnswer | None:
     """The answer of a sweep that ended; `None` where none was written. Raises `ResultsError`."""
     path = directory / CAPACITY
     return read(path, CapacityAnswer) if path.exists() else None
-
-
-@contextmanager
-def _explained(path: Path, remedy: str = "free some (a sweep goes on with --resume)") -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise ResultsError(f"{path}: no space left on this disk; {remedy}") from None
-        raise ResultsError(f"{error.filename or path}: {error.strerror or error}") from None
 
 
 def _locked(directory: Path) -> FileIO:
@@ -248,11 +223,6 @@ def _set_aside(run: Path) -> None:
     run.rename(aside)
 
 
-def _write_json(path: Path, value: Manifest | RunDocument | CapacityAnswer) -> None:
-    data = to_json(value, indent=2) + b"\n"
-    _write(path, lambda stream: stream.write(data))
-
-
 def _write_table(table: pd.DataFrame, stream: IO[bytes]) -> None:
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     metadata = {**(arrow.schema.metadata or {}), b"loadgen.schema": str(SCHEMA_VERSION).encode()}
@@ -268,21 +238,3 @@ def _write_table(table: pd.DataFrame, stream: IO[bytes]) -> None:
         column_encoding=encoding,
         write_statistics=False,
     )
-
-
-def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.rename(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -38,12 +38,8 @@ _MEANING: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, JSON-ready, with the meaning of each in place of its text; what means nothing stays as it is."""
-    return {key: _meaning(key, value) for key, value in values.items()}
-
-
-def _meaning(key: str, value: Any) -> Any:
+def canonical(key: str, value: Any) -> Any:
+    """A setting, JSON-ready, with its meaning in place of its text; what means nothing stays as it is."""
     if key not in _MEANING or value is None:
         return value
     try:

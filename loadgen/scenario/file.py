@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.common.errors import ScenarioError
+from loadgen.scenario.comparison import ComparisonSettings
 from loadgen.scenario.groups.load import OF_FILE
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.validate import validated
 
-__all__ = ["SHIPPED", "load_scenario"]
+__all__ = ["SHIPPED", "load_comparison", "load_scenario"]
 
 _PATHS = ("api_key_file", "ca_file", "cert_file", "key_file", "lengths", "arrivals")
 _NOT_TOML = (".yaml", ".yml", ".json")
@@ -72,6 +73,39 @@ def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
     if source is None:
         return validated(Scenario, overrides, "", option=True)
     values, path = _read_toml(source)
+    if "variant" in values:
+        raise ScenarioError(f"--scenario {path}: holds variants, which loadgen compare compares")
+    return _under(values, path, overrides)
+
+
+def load_comparison(
+    source: str | None, overrides: Mapping[str, Any], compared: Mapping[str, Any]
+) -> tuple[Scenario, ComparisonSettings]:
+    """The settings that all variants share, and the comparison's own, from a file under the command line's options.
+
+    `compared` are options of the comparison; `--variant` takes the place of the file's variants. Raises as
+    `load_scenario` does.
+    """
+    own: dict[str, Any] = {}
+    if source is None:
+        scenario = validated(Scenario, overrides, "", option=True)
+    else:
+        values, path = _read_toml(source)
+        own = {key: values.pop(key) for key in list(values) if key in ComparisonSettings.model_fields}
+        if own:
+            validated(ComparisonSettings, own, str(path), option=False)
+        scenario = _under(values, path, overrides)
+    if "target" in scenario.model_fields_set:
+        raise ScenarioError("target: a comparison has variants in its place: name=URL[,URL…],gpus=N")
+    if scenario.recorded:
+        raise ScenarioError(
+            "arrivals = trace: the blocks of a trace have no pairs; compare under fit-gamma:FILE or fit-mmpp:FILE, "
+            "with lengths = trace:FILE"
+        )
+    return scenario, validated(ComparisonSettings, own | dict(compared), "", option=not own)
+
+
+def _under(values: dict[str, Any], path: Path, overrides: Mapping[str, Any]) -> Scenario:
     validated(Scenario, values, str(path), option=False)  # blame the file for what is in the file
     for key in overrides:
         for rival in _RIVALS.get(key, ()):

@@ -134,8 +134,8 @@ class Scenario(
     @property
     def sha256(self) -> str:
         """Hash of everything that can change a result: of values, not of how they are written."""
-        meant = canonical(self.model_dump(mode="json"))
-        kept = {key: value for key, value in meant.items() if key not in not_hashed(type(self))}
+        skipped, written = not_hashed(type(self)), self.model_dump(mode="json")
+        kept = {key: canonical(key, value) for key, value in written.items() if key not in skipped}
         return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -143,5 +143,8 @@ def differences(before: Scenario, now: Scenario) -> list[str]:
     """Keys that can change a result and differ, as `key: before → now`."""
     skipped = not_hashed(Scenario)
     left, right = before.model_dump(mode="json"), now.model_dump(mode="json")
-    meant, means = canonical(left), canonical(right)
-    return [f"{k}: {left[k]} → {right[k]}" for k in left if k not in skipped and meant[k] != means[k]]
+    return [
+        f"{key}: {value} → {right[key]}"
+        for key, value in left.items()
+        if key not in skipped and canonical(key, value) != canonical(key, right[key])
+    ]

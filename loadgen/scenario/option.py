@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,6 +53,18 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """What `setting` keeps beside a field."""
+
+    panel: str = ""
+    on: Sequence[str] = ()
+    metavar: str = ""
+    shown: str = ""
+    hidden: bool = False
+    hashed: bool = True
+
+
 def setting(
     default: Any,
     text: str,
@@ -70,15 +82,8 @@ def setting(
     `shown` names a default that is not a constant; `metavar` is the kind's own if it is empty. A setting that is not
     `hashed` cannot change a result; a `secret` one is in no repr.
     """
-    how: dict[str, Any] = {
-        "panel": panel,
-        "on": list(on),
-        "metavar": metavar,
-        "shown": shown,
-        "hidden": hidden,
-        "hashed": hashed,
-    }
-    return Field(default, description=text, repr=not secret, json_schema_extra=how)
+    how = _How(panel=panel, on=list(on), metavar=metavar, shown=shown, hidden=hidden, hashed=hashed)
+    return Field(default, description=text, repr=not secret, json_schema_extra=asdict(how))
 
 
 def options_of(settings: type[BaseModel], command: str) -> list[Option]:
@@ -86,17 +91,17 @@ def options_of(settings: type[BaseModel], command: str) -> list[Option]:
     found = []
     for name, field in settings.model_fields.items():
         how = _how(field)
-        if command not in how.get("on", ()):
+        if command not in how.on:
             continue
         written = _written(field)
         found.append(
             Option(
                 name=name,
-                help=_help(field, how["shown"] or _default(field, written)),
-                panel=how["panel"],
-                metavar=how["metavar"] or (written.metavar if written else _METAVARS[_plain(field)]),
+                help=_help(field, how.shown or _default(field, written)),
+                panel=how.panel,
+                metavar=how.metavar or (written.metavar if written else _METAVARS[_plain(field)]),
                 kind=_kind(field, written),
-                hidden=how["hidden"],
+                hidden=how.hidden,
             )
         )
     return found
@@ -104,14 +109,15 @@ def options_of(settings: type[BaseModel], command: str) -> list[Option]:
 
 def not_hashed(settings: type[BaseModel]) -> frozenset[str]:
     """The keys that cannot change a result."""
-    return frozenset(name for name, field in settings.model_fields.items() if not _how(field).get("hashed", True))
+    return frozenset(name for name, field in settings.model_fields.items() if not _how(field).hashed)
 
 
 _METAVARS: Final[dict[_Kind, str]] = {"text": "TEXT", "texts": "TEXT", "int": "N", "float": "X", "flag": ""}
 
 
-def _how(field: FieldInfo) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+def _how(field: FieldInfo) -> _How:
+    kept: Any = field.json_schema_extra
+    return _How(**kept) if isinstance(kept, dict) else _How()
 
 
 def _help(field: FieldInfo, default: str) -> str:

@@ -99,7 +99,7 @@ class HttpxTransport:
         connected = False
         client, url = self._clients[active.target]
 
-        async def trace(name: str, info: dict[str, Any]) -> None:
+        async def trace(name: str, _: object) -> None:
             nonlocal began_connect_ns, connected
             if name in ("connection.connect_tcp.started", "connection.connect_unix_socket.started"):
                 active.handed_over = True

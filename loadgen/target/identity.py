@@ -10,30 +10,17 @@ whether one of them restarted cannot be seen from here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from analysis.text import bounded
-from loadgen.target.http import Http, HttpResponse
+from loadgen.target.answers import ServerInfo, listed_models, server_info, server_version
+from loadgen.target.http import Http
 from loadgen.target.metrics import Scrape, scrape
 
 __all__ = ["changed", "environment", "identify", "version"]
 
-_SETTINGS: Final[dict[str, tuple[str, ...]]] = {
-    "model_config": ("dtype", "quantization", "enforce_eager", "max_model_len"),
-    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
-                        "enable_expert_parallel"),
-    "scheduler_config": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "max_num_queued_reqs",
-                         "policy", "async_scheduling", "stream_interval"),
-}  # fmt: skip
-# what the server's machine and libraries are, of the page's "system_env"
-_ENVIRONMENT: Final = ("os", "cpu_info", "torch_version", "cuda_runtime_version", "cudnn_version",
-                       "nvidia_driver_version", "nvidia_gpu_models", "gpu_topo", "rocm_version",
-                       "hip_runtime_version")  # fmt: skip
-_NCCL: Final = re.compile(r"nvidia-nccl-cu\d+==(\S+)")
-_ENVIRONMENT_CHARS: Final = 4000  # a topology matrix of 8 cards is 1,500
 _INFO_TIMEOUT_S: Final = 60.0  # the first answer of vLLM's page waits for other programs that it asks
 _STARTED, _VERSION, _MIXED, _SEVERAL = "started", "version", "mixed", "several"
 _BLOCKS, _BLOCKS_OFF = "cache.num_gpu_blocks", 0.02  # what memory profiling finds differs from start to start
@@ -46,10 +33,9 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     Raises `Unreachable` where it does not answer: a server that is gone must not pass for one that tells nothing.
     """
     facts = {"url": http.base, "model": model}
-    card = next((card for card in await _cards(http) if card.get("id") == model), {})
-    for name in ("root", "max_model_len"):
-        if card.get(name) is not None:
-            facts[name] = bounded(str(card[name]))
+    answer = await http.get("/v1/models")
+    listed = listed_models(answer) if answer.status == 200 else None
+    facts |= next((dict(card.facts) for card in listed or () if card.name == model), {})
     views = [await _view(http) for _ in range(_VIEWS)]
     versions = sorted({reported for reported, _ in views if reported})
     if versions:
@@ -65,19 +51,14 @@ async def identify(http: Http, model: str) -> dict[str, str]:
     if reading is not None:
         for name, value in sorted(reading.labels("vllm:cache_config_info").items()):
             facts[f"cache.{name}"] = bounded(value)
-    config = (await _info(http)).get("vllm_config")
-    for section, names in _SETTINGS.items():
-        held = config.get(section) if isinstance(config, dict) else None
-        for name in names:
-            if isinstance(held, dict) and name in held:
-                facts[f"{section.removesuffix('_config')}.{name}"] = bounded(str(held[name]))
-    return facts
+    return facts | dict((await _info(http)).settings)
 
 
 async def version(http: Http) -> str:
     """The server's version; empty if it does not tell. Raises `Unreachable`."""
-    reported = (await _json(http, "/version")).get("version")
-    return "" if reported is None else bounded(str(reported))
+    answer = await http.optional("/version")
+    reported = server_version(answer) if answer is not None and answer.status == 200 else None
+    return "" if reported is None else bounded(reported)
 
 
 async def environment(http: Http) -> dict[str, str]:
@@ -85,15 +66,7 @@ async def environment(http: Http) -> dict[str, str]:
 
     Raises `Unreachable`.
     """
-    reported = (await _info(http)).get("system_env")
-    if not isinstance(reported, dict):
-        return {}
-    facts = {
-        f"env.{name}": bounded(str(reported[name]), _ENVIRONMENT_CHARS) for name in _ENVIRONMENT if reported.get(name)
-    }
-    if (nccl := _NCCL.search(str(reported.get("pip_packages")))) is not None:
-        facts["env.nccl_version"] = bounded(nccl[1])
-    return facts
+    return dict((await _info(http)).environment)
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str], *, restarted: bool = False) -> str:
@@ -149,20 +122,6 @@ async def _view(http: Http) -> tuple[str, Scrape | None]:
         return await version(fresh), await scrape(fresh)
 
 
-async def _info(http: Http) -> dict[str, Any]:
-    return await _json(http, "/server_info?config_format=json", timeout_s=_INFO_TIMEOUT_S)
-
-
-async def _json(http: Http, path: str, *, timeout_s: float | None = None) -> dict[str, Any]:
-    """The JSON object at a path, or an empty one."""
-    return _object(await http.optional(path, timeout_s=timeout_s))
-
-
-def _object(answer: HttpResponse | None) -> dict[str, Any]:
-    parsed = answer.json() if answer is not None and answer.status == 200 else None
-    return parsed if isinstance(parsed, dict) else {}
-
-
-async def _cards(http: Http) -> list[dict[str, Any]]:
-    data = _object(await http.get("/v1/models")).get("data")
-    return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
+async def _info(http: Http) -> ServerInfo:
+    answer = await http.optional("/server_info?config_format=json", timeout_s=_INFO_TIMEOUT_S)
+    return server_info(answer) if answer is not None and answer.status == 200 else ServerInfo()

@@ -7,14 +7,15 @@ said at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from analysis.text import Passing, bounded
 from loadgen.common.errors import TargetUnfit, TargetUnreachable
+from loadgen.target.answers import ListedModel, listed_models
 from loadgen.target.http import Http, HttpResponse, Unreachable
 
 __all__ = ["ModelCard", "wait_ready"]
@@ -90,7 +91,7 @@ def _find(base: str, answer: HttpResponse, model: str | None) -> ModelCard:
     if model is not None and answer.status in _NO_LIST:
         return ModelCard(name=model, max_model_len=None)
     cards = _cards(base, answer)
-    names = [str(card["id"]) for card in cards]
+    names = [card.name for card in cards]
     listed = ", ".join(bounded(name, 80) for name in names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
     if not names and model is not None:
         return ModelCard(name=model, max_model_len=None)
@@ -101,11 +102,10 @@ def _find(base: str, answer: HttpResponse, model: str | None) -> ModelCard:
     if model is not None and model not in names:
         raise TargetUnfit(f"{base} does not serve the model {bounded(model)}; it serves: {listed}")
     card = cards[0 if model is None else names.index(model)]
-    length = card.get("max_model_len")
-    return ModelCard(name=str(card["id"]), max_model_len=length if isinstance(length, int) and length > 0 else None)
+    return ModelCard(name=card.name, max_model_len=card.max_model_len)
 
 
-def _cards(base: str, answer: HttpResponse) -> list[Mapping[str, Any]]:
+def _cards(base: str, answer: HttpResponse) -> tuple[ListedModel, ...]:
     if answer.status in (401, 403):
         reason = f"{answer.status}: {answer.excerpt}" if answer.body else str(answer.status)
         raise TargetUnfit(
@@ -126,8 +126,7 @@ def _cards(base: str, answer: HttpResponse) -> list[Mapping[str, Any]]:
         raise TargetUnfit(f"{base}: this port speaks TLS; write https:// instead of http://")
     if answer.status != 200:
         raise TargetUnfit(f"{base}: /v1/models answers {answer.status}: {answer.excerpt}")
-    parsed = answer.json()
-    data = parsed.get("data") if isinstance(parsed, dict) else None
-    if answer.truncated or not isinstance(data, list):
+    listed = listed_models(answer)
+    if answer.truncated or listed is None:
         raise TargetUnfit(f"{base}: /v1/models did not return a list of models: {answer.excerpt}")
-    return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]
+    return listed

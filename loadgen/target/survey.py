@@ -7,13 +7,15 @@ pages, one HEAD to see whether the cache can be reset, and one tokenization.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 from analysis.text import bounded
+from loadgen.common.members import JsonMembers
 from loadgen.plan.types import RequestFormat
+from loadgen.target.answers import reset_succeeded, server_version, token_count
 from loadgen.target.capabilities import FeatureFinding
 from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import Http, Unreachable
@@ -51,7 +53,7 @@ async def survey(
     target: Target,
     form: RequestFormat,
     *,
-    extras: Mapping[str, Any] | None = None,
+    extras: JsonMembers | None = None,
     may_chat: bool = True,
     allow_reset: bool = False,
 ) -> Survey:
@@ -101,12 +103,11 @@ def _model(target: Target) -> FeatureFinding:
 async def _tokenization(http: Http, model: str) -> FeatureFinding:
     feature = "tokenization"
     try:
-        answer = await http.post("/tokenize", {"model": model, "prompt": _TEXT})
+        answer = await http.post("/tokenize", JsonMembers.of(model=model, prompt=_TEXT))
     except Unreachable as error:
         return FeatureFinding(feature=feature, found=str(error))
-    parsed = answer.json() if answer.status == 200 else None
-    count = parsed.get("count") if isinstance(parsed, dict) else None
-    if isinstance(count, int):
+    count = token_count(answer) if answer.status == 200 else None
+    if count is not None:
         return FeatureFinding(feature=feature, found=f"/tokenize: {count} tokens for {len(_TEXT.split())} words")
     return FeatureFinding(
         feature=feature,
@@ -157,13 +158,12 @@ async def _reset(http: Http, *, allow: bool) -> FeatureFinding:
         answer = await http.post(path)
     except Unreachable as error:
         return FeatureFinding(feature=feature, found=str(error))
-    parsed = answer.json()
     if answer.status in (400, 409, 429, 503):
         found = f"there, and busy now ({answer.status}: {answer.excerpt or 'nothing'})"
         return FeatureFinding(feature=feature, found=found, instead="tried again for a minute before each run")
     if answer.status != 200:
         return missing
-    if isinstance(parsed, dict) and parsed.get("success") is True:
+    if reset_succeeded(answer):
         return FeatureFinding(feature=feature, found="yes: success")
     return FeatureFinding(
         feature=feature, found=f"answers without success ({answer.excerpt or 'nothing'})", cost=missing.cost
@@ -178,8 +178,7 @@ async def _server(http: Http) -> tuple[FeatureFinding, FeatureFinding]:
     except Unreachable as error:
         return FeatureFinding(feature="version", found=str(error)), FeatureFinding(feature="clocks", found="not seen")
     after_s = time.time()
-    parsed = answer.json() if answer.status == 200 else None
-    version = parsed.get("version") if isinstance(parsed, dict) else None
+    version = server_version(answer) if answer.status == 200 else None
     known = FeatureFinding(feature="version", found=bounded(str(version), 80))
     if version is None:
         known = FeatureFinding(

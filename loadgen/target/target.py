@@ -11,15 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
 from loadgen.common import defaults
 from loadgen.common.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
+from loadgen.common.members import JsonMembers
 from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
+from loadgen.target.answers import reset_succeeded, server_load
 from loadgen.target.capabilities import Capabilities, weakest
 from loadgen.target.emulated import launch
 from loadgen.target.findings import Adaptable
@@ -67,14 +69,14 @@ class Target:
     tls: Tls = field(default_factory=Tls)
     https: tuple[Http, ...] = field(default=(), repr=False)
 
-    def endpoint(self, request_format: RequestFormat, extras: Mapping[str, Any] | None = None) -> Endpoint:
+    def endpoint(self, request_format: RequestFormat, extras: JsonMembers | None = None) -> Endpoint:
         """Where the sender sends requests of this format."""
         return Endpoint(
             urls=self.urls,
             path=PATHS[request_format.endpoint],
             model=self.model,
             headers=self.headers,
-            extras=extras or {},
+            extras=extras or JsonMembers(),
             tls=self.tls,
         )
 
@@ -157,7 +159,7 @@ class Target:
         self,
         request_format: RequestFormat | None = None,
         *,
-        extras: Mapping[str, Any] | None = None,
+        extras: JsonMembers | None = None,
         ask: Adaptable | None = None,
     ) -> Capabilities:
         """How every server takes requests of this format; of several servers, what all of them take.
@@ -193,7 +195,7 @@ class Target:
         for http in self.https:
             await wait_ready(http, self.model, timeout_s=timeout_s, progress=progress)
 
-    async def exact_text(self, form: RequestFormat, extras: Mapping[str, Any]) -> tuple[RequestFormat, str]:
+    async def exact_text(self, form: RequestFormat, extras: JsonMembers) -> tuple[RequestFormat, str]:
         """The format with what makes its texts exact, and a sentence about it; as it is for token ids."""
         if form.prompt == "ids":
             return form, ""
@@ -219,11 +221,10 @@ class Target:
             if answer.status in (404, 405):
                 remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1, or use the salt policy"
                 raise TargetUnfit(f"{http.base}: there is no /reset_prefix_cache ({answer.status}); {remedy}")
-            parsed = answer.json()
             if answer.status != 200 and answer.status not in _BUSY:
                 raise TargetUnfit(f"{http.base}: /reset_prefix_cache answers {answer.status}: {answer.excerpt}")
             # old servers answer 200 with nothing; only an explicit success is one
-            if answer.status == 200 and isinstance(parsed, dict) and parsed.get("success") is True:
+            if answer.status == 200 and reset_succeeded(answer):
                 return
             left_s = timeout_s - (anyio.current_time() - began_s)
             if left_s <= 0:
@@ -308,9 +309,7 @@ async def _outstanding(http: Http) -> float | None:
     if reading is not None and reading.outstanding is not None:
         return reading.outstanding
     answer = await http.optional("/load")
-    parsed = answer.json() if answer is not None and answer.status == 200 else None
-    load = parsed.get("server_load") if isinstance(parsed, dict) else None
-    return float(load) if isinstance(load, int | float) else None
+    return server_load(answer) if answer is not None and answer.status == 200 else None
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from analysis.search import RunRequest, SeedBook
 from analysis.verdict import RunFacts, RunVerdict, SenderFacts
-from loadgen.common.documents import members, to_json
+from loadgen.common.documents import to_json, widened
 from loadgen.plan.types import PlanRecord, RequestFormat, Window
 from loadgen.results.types import LedgerLine, Machine, Manifest, RunDocument, SealedRun, TargetRecord
 
@@ -51,7 +51,7 @@ def sealed(of: RunRequest, **more: Any) -> SealedRun:
 
 
 def line(of: RunRequest, *, elapsed_s: float = 2.0, **more: Any) -> LedgerLine:
-    return LedgerLine(**members(sealed(of, **more)), elapsed_s=elapsed_s, schedule_sha256="s", workload_sha256="w")
+    return widened(sealed(of, **more), LedgerLine, elapsed_s=elapsed_s, schedule_sha256="s", workload_sha256="w")
 
 
 def document(of: RunRequest) -> RunDocument:
@@ -61,8 +61,9 @@ def document(of: RunRequest) -> RunDocument:
         numpy="2",
     )  # fmt: skip
     sender = SenderFacts(rate=1.0, warmup_ns=0, window_ns=1, stop_ns=1, due=1, sent=1, cohort_due=1)
-    return RunDocument(
-        **members(sealed(of)),
+    return widened(
+        sealed(of),
+        RunDocument,
         events="all",
         plan=plan,
         facts=RunFacts(sender=sender),

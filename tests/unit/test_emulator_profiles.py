@@ -93,3 +93,10 @@ def test_a_bad_setting_is_one_line(setting: str, said: str) -> None:
         load_profile("fcfs", [setting])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_may_bring_settings_of_its_own() -> None:
+    told = load_profile("llama8b-80gb?parallel.replicas=2&step.jitter=0.05")
+    asked = load_profile("llama8b-80gb", ["parallel.replicas=2", "step.jitter=0.05"])
+    assert told == asked
+    assert "parallel.replicas=2, step.jitter=0.05" in told.description

@@ -34,6 +34,10 @@ def test_the_list_of_commands_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not loaded(HELP.format(arguments)) & HEAVY
 
 
+def test_the_process_that_watches_a_launched_server_loads_nothing_heavy() -> None:
+    assert not loaded("import loadgen.target.supervise") & (HEAVY | {"anyio", "asyncio", "typer", "rich"})
+
+
 def test_the_metrics_process_loads_no_tables() -> None:
     assert not loaded("import loadgen.target.scraper") & {"pandas", "pyarrow", "scipy", "uvicorn", "pydantic"}
 

@@ -35,7 +35,7 @@ def server_table(run: RunVerdict) -> Table | None:
             (
                 "tokens a step",
                 f"{measured['mean']:.1f}",
-                f"p99 ≤ {measured['p99']:.0f}" if "p99" in measured else "",
+                ", ".join(f"{name} ≤ {measured[name]:.0f}" for name in ("p50", "p99") if name in measured),
                 "",
             )
         )

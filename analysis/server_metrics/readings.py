@@ -157,6 +157,7 @@ def _histogram(rows: pd.DataFrame, metric: Metric, restarts: dict[str, str]) -> 
         bounds = sorted(bound for bound in below if np.isfinite(bound))
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             summary[name] = next((bound for bound in bounds if below[bound] >= share * n), np.nan)
+        summary |= {f"le_{bound:g}": below[bound] for bound in bounds}
     return {name: value for name, value in summary.items() if np.isfinite(value)}
 
 

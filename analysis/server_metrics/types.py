@@ -197,7 +197,8 @@ class ServerView:
     """One run as its sources saw it.
 
     `metrics`: canonical name -> gauges {"mean", "max"} over the window, counters {"n"} and histograms {"n", "mean"}
-    (with "p50", "p90", "p99" as upper bounds of buckets where wanted) over the run, in the unit of the name's ending.
+    over the run, in the unit of the name's ending; where wanted with "p50", "p90", "p99" as upper bounds of buckets,
+    and "le_B", the number of at most B, for each bucket.
     `waiting_at_s` and `waiting` are the samples of the waiting gauge, all replicas added up, seconds since t0.
     """
 

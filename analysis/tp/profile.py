@@ -24,6 +24,7 @@ __all__ = ["CollectiveTotal", "GemmTotal", "Profile", "Step", "summarise"]
 
 _PAUSE: Final = 10  # times the median pause, from which on a pause may end a step
 _US: Final = 1e-6
+_PADDING: Final = 64  # rows of the output matrix that a rank may have beyond its share of the vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +294,7 @@ def _by_step(
     ranks = _ranks(recorded) or 1
     of_gemm = place.of(gemms.source)[gemms.row].tolist()
     for at, shape, seconds in zip(of_gemm, gemms.shape, gemms.took_s.tolist(), strict=True):
-        if at >= 0 and not (vocab and abs(shape[1] * ranks - vocab) <= 512 * ranks):
+        if at >= 0 and not (vocab and abs(shape[1] * ranks - vocab) <= _PADDING * ranks):
             rows[at][shape[0]] += 1
             spent[at][shape[0]] += round(seconds * 1e9)
     steps = []

@@ -19,11 +19,12 @@ from analysis.tp.types import TokenTimes
 from analysis.units import format_duration
 from loadgen.cli.options import Json
 from loadgen.cli.output import print_json, print_lines, print_tables
+from loadgen.common.documents import read
 from loadgen.common.errors import UsageError
 from traces.errors import TraceError
 from traces.source import open_source
 
-__all__ = ["PROFILE", "profile_command", "read_config", "read_profile"]
+__all__ = ["PROFILE", "profile_command", "read_config", "read_profile", "read_token_times"]
 
 PROFILE: Final = "Example: loadgen tp profile rank0.pt.trace.json.gz --config config.json"
 _SHOWN: Final = 12  # rows of a table
@@ -111,6 +112,16 @@ def read_profile(file: str, shape: Shape | None) -> Profile:
             f"{file}: {profile.events} events, but neither collectives nor GEMMs: profile while it computes"
         )
     return profile
+
+
+def read_token_times(path: Path) -> TokenTimes:
+    """t_proj,1 by T of a stored `tp profile --json`. Raises `UsageError` in one line."""
+    times = read(path, ProfileDocument).token_times
+    if times is None:
+        raise UsageError(
+            f"{path}: no projection times in it: profile a TP=1 server, with shapes (record_shapes, eager)"
+        )
+    return times
 
 
 def _lines(profile: Profile) -> list[str]:

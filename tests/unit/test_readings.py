@@ -5,6 +5,7 @@ from metric_pages import CAPTURES, URL, observation, together
 
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import METRICS, Observation, ServerView
+from analysis.tp.chain import token_shares
 
 S = 1_000_000_000
 
@@ -27,6 +28,24 @@ def test_counters_and_histograms_are_told_as_their_increase() -> None:
     assert seen.metrics["preemptions"] == {"n": 2}
     assert seen.metrics["ttft_s"] == {"n": 2, "mean": 1.5}
     assert (seen.restarts, seen.span_s) == ((), 9)
+
+
+def test_the_tokens_of_steps_are_told_by_buckets() -> None:
+    name = "vllm:iteration_tokens_total"
+
+    def page(*counts: int) -> str:
+        rows = [
+            f'{name}_bucket{{engine="0",le="{le}"}} {n}' for le, n in zip(("1.0", "8.0", "+Inf"), counts, strict=True)
+        ]
+        return "\n".join(
+            (*rows, f'{name}_count{{engine="0"}} {counts[2]}', f'{name}_sum{{engine="0"}} {counts[2] * 4}\n')
+        )
+
+    seen = view(observation((0, page(1, 2, 2)), (9, page(4, 11, 12))))
+    assert seen.metrics["iteration_tokens"] == {
+        "n": 10, "mean": 4, "p50": 8, "p90": 8, "le_1": 3, "le_8": 9,
+    }  # fmt: skip
+    assert list(token_shares(seen.metrics["iteration_tokens"])) == ["1: 30%", "2–8: 60%", "more: 10%"]
 
 
 def test_a_histogram_nothing_was_put_into_has_no_mean() -> None:

@@ -20,7 +20,8 @@ __all__ = ["GEMM", "ON_THREAD", "OTHER", "Call", "Columns", "Operator", "Recorde
 _STEP_NAMES: Final = ("execute_", "ProfilerStep#")
 _DEVICE: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCH: Final = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
-_MAX_NAMES: Final = 200_000
+_MAX_NAMES: Final = 20_000  # kept to be found again; further ones are looked at each time
+_NEITHER, _GEMM_OP, _WRAPPER = range(3)
 OTHER: Final = 0
 GEMM: Final = 1  # a device kernel that seems to be one
 ON_THREAD: Final = 2  # no kernel: an operator of a trace without devices
@@ -97,9 +98,11 @@ class _Reader:
         devices = header.get("deviceProperties")
         self.out.devices = len(devices) if isinstance(devices, list) else 0
         self._lanes: dict[tuple[object, object], int] = {}
-        self._kernels: dict[str, Named | None] = {}
+        self._kernels: dict[str, tuple[Named | None, int]] = {}
         self._operators: dict[Operator, int] = {}
         self._calls: dict[Call, int] = {}
+        self._kinds: dict[str, int] = {}  # of operators, by name
+        self._described: dict[tuple[str, str, str], int] = {}
         self._until: dict[int, float] = {}  # end of each thread's outermost operator
 
     def take(self, event: Event) -> None:
@@ -131,17 +134,20 @@ class _Reader:
 
     def _device(self, event: Event, kind: str, name: str, arguments: Event) -> None:
         lane = self._lane(event)
-        named = None
+        named, what = None, OTHER
         if kind == "kernel":
-            if name not in self._kernels and len(self._kernels) < _MAX_NAMES:
-                self._kernels[name] = collective_kernel(name)
-            named = self._kernels.get(name)
+            found = self._kernels.get(name)
+            if found is None:
+                found = collective_kernel(name), GEMM if is_gemm_kernel(name) else OTHER
+                if len(self._kernels) < _MAX_NAMES:
+                    self._kernels[name] = found
+            named, what = found
         if named is None:
-            self.out.compute.add(event, lane, GEMM if kind == "kernel" and is_gemm_kernel(name) else OTHER, arguments)
+            self.out.compute.add(event, lane, what, arguments)
             return
         said = str(arguments.get("Collective name", ""))
-        if named.kind == "unknown" and (found := collective_kind(said)):
-            named = Named(kind=found, by=named.by, element=named.element, ranks=named.ranks)
+        if named.kind == "unknown" and (stated := collective_kind(said)):
+            named = Named(kind=stated, by=named.by, element=named.element, ranks=named.ranks)
         side = "Out msg nelems" if named.kind == "all_gather" else "In msg nelems"
         call = Call(
             named=named, elements=_whole(arguments.get(side)), element=_element(arguments.get("dtype")),
@@ -150,7 +156,7 @@ class _Reader:
         self.out.collectives.add(event, lane, self._call(call), arguments)
 
     def _gloo(self, event: Event, name: str, arguments: Event) -> None:
-        operator = self._described(name, arguments)
+        operator = _described(name, arguments)
         elements = prod(operator.dims[0]) if operator.dims else -1
         named = Named(kind=collective_kind(name) or "unknown", by="gloo")
         call = Call(named=named, elements=elements, element=operator.element)
@@ -162,27 +168,25 @@ class _Reader:
             if end > self._until.get(lane, -1.0):
                 self._until[lane] = end
                 self.out.compute.add(event, lane, ON_THREAD, arguments)
-        if is_gemm_op(name):
-            self.out.gemms.add(event, self._lane(event), self._number(self._described(name, arguments)), arguments)
-        elif collective_kind(name):
-            self.out.wrappers.add(event, self._lane(event), self._number(self._described(name, arguments)), arguments)
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = _GEMM_OP if is_gemm_op(name) else _WRAPPER if collective_kind(name) else _NEITHER
+            if len(self._kinds) < _MAX_NAMES:
+                self._kinds[name] = kind
+        if kind != _NEITHER:
+            columns = self.out.gemms if kind == _GEMM_OP else self.out.wrappers
+            columns.add(event, self._lane(event), self._number(name, arguments), arguments)
 
-    def _described(self, name: str, arguments: Event) -> Operator:
-        dims, types = arguments.get("Input Dims"), arguments.get("Input type")
-        flat: list[tuple[int, ...]] = []
-        for one in dims if isinstance(dims, list) else ():
-            nested = one if isinstance(one, list) and one and isinstance(one[0], list) else [one]  # a TensorList
-            flat += [
-                tuple(sizes) for sizes in nested
-                if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes)
-            ]  # fmt: skip
-        element = next((_element(one) for one in types if _element(one)), "") if isinstance(types, list) else ""
-        return Operator(name=name[:200], element=element, dims=tuple(flat[:6]))
-
-    def _number(self, operator: Operator) -> int:
-        number = self._operators.setdefault(operator, len(self._operators))
-        if number == len(self.out.operators):
-            self.out.operators.append(operator)
+    def _number(self, name: str, arguments: Event) -> int:
+        key = (name, str(arguments.get("Input Dims")), str(arguments.get("Input type")))
+        number = self._described.get(key)
+        if number is None:
+            operator = _described(name, arguments)
+            number = self._operators.setdefault(operator, len(self._operators))
+            if number == len(self.out.operators):
+                self.out.operators.append(operator)
+            if len(self._described) < _MAX_NAMES:
+                self._described[key] = number
         return number
 
     def _call(self, call: Call) -> int:
@@ -192,7 +196,7 @@ class _Reader:
         return number
 
     def _lane(self, event: Event) -> int:
-        key = (str(event.get("pid")), str(event.get("tid")))
+        key = (str(event.get("pid")), str(event.get("tid")))  # of any type in a file
         return self._lanes.setdefault(key, len(self._lanes))
 
 
@@ -218,3 +222,16 @@ def _known(value: object) -> int | None:
 def _element(value: object) -> str:
     name = value.removeprefix("c10::").lower() if isinstance(value, str) else ""
     return name if name in ELEMENT_BYTES else ""
+
+
+def _described(name: str, arguments: Event) -> Operator:
+    dims, types = arguments.get("Input Dims"), arguments.get("Input type")
+    flat: list[tuple[int, ...]] = []
+    for one in dims if isinstance(dims, list) else ():
+        nested = one if isinstance(one, list) and one and isinstance(one[0], list) else [one]  # a TensorList
+        flat += [
+            tuple(sizes) for sizes in nested
+            if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes)
+        ]  # fmt: skip
+    element = next((_element(one) for one in types if _element(one)), "") if isinstance(types, list) else ""
+    return Operator(name=name[:200], element=element, dims=tuple(flat[:6]))

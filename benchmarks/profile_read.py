@@ -118,8 +118,8 @@ def main() -> None:
                 if seen != steps:
                     raise SystemExit(f"{seen:.0f} of {steps} steps were found")
                 print(
-                    f"{mb:6.0f} MB {path.suffix:5} {events:>11,.0f} events {mb / cpu_s:6.0f} MB/s of CPU, {cpu_s:.1f} s",
-                    f"peak {peak:.0f} MiB, of which {idle:.0f} before",
+                    f"{mb:6.0f} MB {path.suffix:5} {events:>11,.0f} events {mb / cpu_s:5.0f} MB/s of CPU",
+                    f"({cpu_s:.1f} s), peak {peak:.0f} MiB, of which {idle:.0f} before",
                     flush=True,
                 )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from loadgen.common.loop import run_loop
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import DrawnLengths
@@ -55,7 +56,7 @@ async def offer(profile: str, plan: RunPlan, truth: Path) -> tuple[RunOutput, in
         clock = LoopClock()
         before = cpu_s(emulated.pid)
         output = await send_run(
-            plan, BodyRing(Bodies(plan, {"model": "emulator"})), endpoint, SendOptions(), clock=clock
+            plan, BodyRing(Bodies(plan, JsonMembers.of(model="emulator"))), endpoint, SendOptions(), clock=clock
         )
         t0_ns = time.monotonic_ns() - clock.now_ns()
         clock.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import Arrivals, schedule_horizon
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
@@ -23,7 +24,7 @@ from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 COUNT = 10_000_000
 COUNTED = 1500  # bodies
-SLOT = {"model": "m", "cache_salt": "0" * 16}
+SLOT = JsonMembers.of(model="m", cache_salt="0" * 16)
 
 
 def best_s(work: Callable[[], object], repeat: int = 3) -> float:

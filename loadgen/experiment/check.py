@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import anyio
 
 from loadgen.common.errors import Aborted
+from loadgen.common.members import JsonMembers
 from loadgen.experiment.library import check_system
 from loadgen.experiment.live_sut import opened_target
 from loadgen.experiment.progress import Progress, ProgressEvent
@@ -70,7 +71,7 @@ async def _survey(
     found = await survey(
         target,
         request_format(scenario),
-        extras=scenario.extra,
+        extras=JsonMembers.of(**scenario.extra),
         may_chat="endpoint" not in scenario.model_fields_set,
         allow_reset=allow_reset,
     )

@@ -15,6 +15,7 @@ from analysis.records import outcome_is
 from loadgen.common import defaults
 from loadgen.common.errors import TargetUnfit, UsageError
 from loadgen.common.headers import load_headers
+from loadgen.common.members import JsonMembers
 from loadgen.common.stopping import unless_stopped
 from loadgen.common.tls import Tls
 from loadgen.experiment.sut import RequestTerms, Sut
@@ -32,8 +33,9 @@ from loadgen.target.findings import IDS, Adaptable
 from loadgen.target.http import load_api_key
 from loadgen.target.identity import changed
 from loadgen.target.idle import IdleWatch
-from loadgen.target.observe import Observer, Page
+from loadgen.target.observe import Observer
 from loadgen.target.probe import NoEndpoint
+from loadgen.target.scraped import Page
 from loadgen.target.target import Target, open_target
 from loadgen.workload.workload import request_format
 
@@ -123,16 +125,16 @@ class LiveSut:
 
         Raises `TargetUnfit` with the option to set where it cannot do the work asked.
         """
-        asked = request_format(scenario)
+        asked, extras = request_format(scenario), JsonMembers.of(**scenario.extra)
         ask = Adaptable(prompt=scenario.prompt is None, salt=scenario.cache == "salt")
         try:
-            found = await target.capabilities(asked, extras=scenario.extra, ask=ask)
+            found = await target.capabilities(asked, extras=extras, ask=ask)
         except NoEndpoint as error:
             other = "completions" if asked.endpoint == "chat" else "chat"
             raise TargetUnfit(f"{error}; if the server has the other one, pass --endpoint {other}") from None
         if found.needs:
             raise TargetUnfit(f"{target.label}: {found.needs[0]}")
-        form, text_note = await target.exact_text(found.format, scenario.extra)
+        form, text_note = await target.exact_text(found.format, extras)
         between = Between(
             target=target,
             policy=scenario.cache,
@@ -237,9 +239,11 @@ class LiveSut:
         stop: anyio.Event,
     ) -> RunOutput:
         """Send the plan over HTTP."""
-        extras = {**self.scenario.extra, **({"cache_salt": salt} if self.terms.salted else {})}
+        extras = JsonMembers.of(**self.scenario.extra)
+        if self.terms.salted:
+            extras |= JsonMembers.of(cache_salt=salt)
         endpoint = self.target.endpoint(plan.format, extras)
-        bodies = BodyRing(Bodies(plan, {"model": endpoint.model, **endpoint.extras}))
+        bodies = BodyRing(Bodies(plan, JsonMembers.of(model=endpoint.model) | endpoint.extras))
         if self.watches:
             options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
         observer, observed = self.observer, None

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from loadgen.common.errors import UsageError
+from loadgen.common.members import JsonMembers
 from loadgen.plan.prompts import Prompts
 from loadgen.plan.types import NS, Int64s, RequestFormat, RunPlan
 
@@ -53,16 +54,13 @@ def check_format(form: RequestFormat) -> None:
 class Bodies:
     """Encodes the requests of one plan for one target."""
 
-    def __init__(self, plan: RunPlan, slot: Mapping[str, Any]) -> None:
+    def __init__(self, plan: RunPlan, slot: JsonMembers) -> None:
         """`slot`: the members spliced in, such as model and cache_salt. Raises `UsageError` where one cannot be."""
         check_format(plan.format)
-        clash = sorted(_OWN_MEMBERS & slot.keys())
+        clash = sorted(_OWN_MEMBERS & slot.encoded.keys())
         if clash:
             raise UsageError(f"the API extra {clash[0]!r} is set by the workload itself; use the option for it instead")
-        try:
-            members = orjson.dumps(dict(slot))
-        except TypeError as error:
-            raise UsageError(f"the API extras have no JSON form: {error}") from None
+        members = slot.to_json()
         self.plan = plan
         self._form = plan.format
         self._prompts = Prompts(plan)

@@ -104,7 +104,7 @@ def workload_hash(
     API extras are outside (method, section 4). The turns of recorded sessions belong to it: they may decide who waits.
     """
     header: dict[str, Any] = {
-        "content_version": CONTENT_VERSION, "content_seed": content_seed, "format": form.hashed(),
+        "content_version": CONTENT_VERSION, "content_seed": content_seed, "format": orjson.Fragment(form.hashed()),
     }  # fmt: skip
     columns = [drawn.input_tokens, drawn.output_tokens, drawn.prefix_tokens, drawn.prefix_group]
     if blocks is not None:

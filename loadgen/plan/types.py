@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from analysis.units import NS_PER_S as NS
 from traces.trace import BlockHashes
@@ -135,13 +136,13 @@ class RequestFormat:
         """Whether prompts have exactly the planned tokens."""
         return self.prompt == "ids" or self.text is not None
 
-    def hashed(self) -> dict[str, Any]:
-        """What enters the workload hash; members that were added later only where they are not at their default."""
+    def hashed(self) -> bytes:
+        """What enters the workload hash, as JSON; members that came later only where they are not at their default."""
         members = asdict(self)
         for name, default in (("limit_field", "max_tokens"), ("usage", True), ("text", None)):
             if members[name] == default:
                 del members[name]
-        return members
+        return orjson.dumps(members, option=orjson.OPT_SORT_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,20 +10,20 @@ the run must stop, because an unrecorded run is useless.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
-from analysis.schema import REQUEST_COLUMNS
+from loadgen.send.api import RequestValues
 
 __all__ = ["Journal", "read"]
 
 _BATCH_ROWS = 64
 _PERIOD_S = 0.1
 
-Row = tuple[Mapping[str, Any], list[tuple[int, int]]]
+Row = tuple[RequestValues, list[tuple[int, int]]]
 
 
 class Journal:
@@ -38,7 +38,7 @@ class Journal:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
 
-    def add(self, row: Mapping[str, Any], events: list[tuple[int, int]]) -> None:
+    def add(self, row: RequestValues, events: list[tuple[int, int]]) -> None:
         """Append one finished request; never blocks."""
         self._pending.append((row, events))
 
@@ -73,15 +73,14 @@ class Journal:
 
 
 def _encode(row: Row) -> bytes:
-    columns, events = row
-    return orjson.dumps([[columns[name] for name in REQUEST_COLUMNS], events], option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def read(path: Path) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
+def read(path: Path) -> Iterator[Row]:
     """The whole lines of a journal, in the order the requests ended; a torn last line is dropped."""
     with path.open("rb") as stream:
         for line in stream:
             if not line.endswith(b"\n"):
                 return
             values, events = orjson.loads(line)
-            yield dict(zip(REQUEST_COLUMNS, values, strict=True)), [(at, tokens) for at, tokens in events]
+            yield tuple(values), [(at, tokens) for at, tokens in events]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from analysis.slo import Slo
 from analysis.verdict import SenderFacts
+from loadgen.common.members import JsonMembers
 from loadgen.common.tls import Tls
 from loadgen.send.pacing import OnSchedule, Pacing
 
@@ -19,10 +20,21 @@ if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
 
     from analysis.server_metrics.types import Observation
 
-__all__ = ["Drain", "Endpoint", "Events", "LiveCounts", "RecordSink", "RunOutput", "SendOptions", "sampled"]
+__all__ = [
+    "Drain",
+    "Endpoint",
+    "Events",
+    "LiveCounts",
+    "RecordSink",
+    "RequestValues",
+    "RunOutput",
+    "SendOptions",
+    "sampled",
+]
 
 Events = Literal["none", "sample", "all"]
 _SAMPLE: Final = 2**32 // 16  # one request in 16
+RequestValues = tuple[int | str, ...]  # in the order of analysis.schema.REQUEST_COLUMNS
 Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
 
@@ -42,7 +54,7 @@ class Endpoint:
     path: str  # e.g. /v1/completions
     model: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    extras: Mapping[str, Any] = field(default_factory=dict)  # JSON members: cache_salt, API extras
+    extras: JsonMembers = field(default_factory=JsonMembers)  # cache_salt, API extras
     tls: Tls = field(default_factory=Tls)
 
 
@@ -88,8 +100,8 @@ class LiveCounts:
 class RecordSink(Protocol):
     """Receives each request's row as it ends; must not block (the journal batches and writes off the loop)."""
 
-    def add(self, row: Mapping[str, Any], events: list[tuple[int, int]]) -> None:
-        """One finished request: the REQUEST_COLUMNS of analysis.schema, and its (at_ns, tokens) events."""
+    def add(self, row: RequestValues, events: list[tuple[int, int]]) -> None:
+        """One finished request: its values of `analysis.schema.REQUEST_COLUMNS`, and its (at_ns, tokens) events."""
         ...
 
 

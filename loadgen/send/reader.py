@@ -262,7 +262,7 @@ class _Fold:
         answer = self.answer
         choices, usage = document.get("choices"), document.get("usage")
         if document.get("error") or name == b"error" or document.get("object") == "error":
-            answer.error = answer.error or _error_text(document)
+            answer.error = answer.error or _error_text(document.get("error") or document)
             return False
         fresh = ABSENT if usage is None else self._add_usage(usage)
         if (metrics := document.get("metrics")) is not None:
@@ -403,8 +403,7 @@ def _ns(milliseconds: Any) -> int:
     return round(milliseconds * 1e6) if known else ABSENT
 
 
-def _error_text(document: dict[str, Any]) -> str:
-    error = document.get("error") or document
+def _error_text(error: object) -> str:
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
     return bounded(error if isinstance(error, str) else orjson.dumps(error)) or "an error event"

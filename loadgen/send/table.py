@@ -41,7 +41,7 @@ class Tables:
     def add(self, active: ActiveRequest, outcome: str, error: str, answer: ParsedResponse | None) -> None:
         """One finished request."""
         parsed = answer or _EMPTY
-        row = {
+        row: dict[str, int | str] = {
             "index": active.index,
             "scheduled_ns": active.scheduled_ns,
             "released_ns": active.released_ns,
@@ -85,7 +85,7 @@ class Tables:
             self._event_at_ns.extend(at_ns)
             self._event_tokens.extend(tokens)
         if self._sink is not None:
-            self._sink.add(row, events)
+            self._sink.add(tuple(row.values()), events)
 
     def requests(self) -> pd.DataFrame:
         """The request table in schedule order."""

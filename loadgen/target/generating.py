@@ -7,15 +7,13 @@ load will meet: the same headers, the same reads, the same outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import orjson
 
 from analysis.units import NS_PER_S
 from loadgen.common.errors import ClientLimited
+from loadgen.common.members import JsonMembers
 from loadgen.common.redact import secrets_of
 from loadgen.send.active import ActiveRequest, Transport
 from loadgen.send.api import Endpoint, SendOptions
@@ -87,14 +85,14 @@ class Generator:
         self._clock = clock
         self.sent = 0
 
-    async def post(self, body: Mapping[str, Any], *, output_tokens: int, timeout_s: float) -> Generated:
+    async def post(self, body: JsonMembers, *, output_tokens: int, timeout_s: float) -> Generated:
         """Send one. Raises `Unreachable` where it gets no HTTP answer, `ClientLimited` where it got no connection here.
 
         `output_tokens` is the largest output that it asks for.
         """
         base = self._endpoint.urls[0]
         active, completed = _Kept(self.sent, self._clock.now_ns()), _Completed()
-        active.body, active.output_tokens_planned = orjson.dumps(body), output_tokens
+        active.body, active.output_tokens_planned = body.to_json(), output_tokens
         self.sent += 1
         self._transport.start(active, completed)
         try:

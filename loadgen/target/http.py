@@ -22,6 +22,7 @@ import orjson
 from analysis.text import bounded
 from loadgen.common.errors import ClientLimited, TargetUnreachable, UsageError
 from loadgen.common.headers import sendable
+from loadgen.common.members import JsonMembers
 from loadgen.common.redact import redacted, secrets_of
 from loadgen.common.tls import Tls
 from loadgen.send.address import UNIX, exhausted, socket_path
@@ -124,9 +125,7 @@ class Http:
         """HEAD of a path under the base, which changes nothing. Raises `Unreachable`."""
         return await self._request("HEAD", path, None, None, BODY_LIMIT)
 
-    async def post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
-    ) -> HttpResponse:
+    async def post(self, path: str, body: JsonMembers | None = None, *, timeout_s: float | None = None) -> HttpResponse:
         """POST JSON, or nothing, to a path under the base. Raises `Unreachable`."""
         return await self._request("POST", path, body, timeout_s, BODY_LIMIT)
 
@@ -158,13 +157,13 @@ class Http:
             return None
 
     async def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None, limit: int
+        self, method: str, path: str, body: JsonMembers | None, timeout_s: float | None, limit: int
     ) -> HttpResponse:
         assert self._client is not None
         self.sent += 1
         url = ("http://localhost" if socket_path(self.base) else self.base) + path
         timeout = self.timeout_s if timeout_s is None else timeout_s
-        content = None if body is None else orjson.dumps(body)
+        content = None if body is None else body.to_json()
         headers = {} if body is None else {"content-type": "application/json"}
         kept, truncated = bytearray(), False
         try:

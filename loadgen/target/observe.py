@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import anyio
 import anyio.abc
@@ -25,30 +24,13 @@ import pandas as pd
 from analysis.server_metrics.types import Observation, SourceReport, wanted
 from loadgen.common.child import environment, let_go, module_command
 from loadgen.common.tls import Tls
-from loadgen.send.address import socket_path
+from loadgen.target.scraped import Page, Scraped, ScraperConfig
 
-__all__ = ["Observer", "Page"]
+__all__ = ["Observer"]
 
 START_TIMEOUT_S: Final = 15.0
 END_TIMEOUT_S: Final = 4.0  # the scraper gives its sources 1.5 s for their last reading
 _LOOPBACK: Final = ("//127.", "//localhost", "//[::1]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A metrics page. `headers` may hold a key: they go to the target's own pages alone."""
-
-    name: str
-    url: str
-    socket: str | None = None  # path of a Unix socket
-    headers: dict[str, str] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of_target(cls, base: str, headers: Mapping[str, str]) -> Page:
-        """The page of a server at a base URL."""
-        unix = socket_path(base)
-        url = "http://localhost" if unix else base
-        return cls(name=base, url=f"{url}/metrics", socket=unix, headers=dict(headers))
 
 
 class Observer:
@@ -97,14 +79,14 @@ class Observer:
     async def _start(self) -> None:
         pages = [*self._targets, *self._others]
         here = any(mark in page.url for page in self._targets for mark in _LOOPBACK)
-        config = {
-            "sources": [asdict(page) for page in pages],
-            "tls": asdict(self._tls),
-            "interval_s": self._interval_s,
-            "wanted": wanted(),
-            "client_pid": os.getpid(),
-            "smi": here,  # on another machine than the server's it would tell of the wrong GPUs
-        }
+        config = ScraperConfig(
+            sources=tuple(pages),
+            tls=self._tls,
+            interval_s=self._interval_s,
+            wanted=wanted(),
+            client_pid=os.getpid(),
+            smi=here,  # on another machine than the server's it would tell of the wrong GPUs
+        )
         command = module_command("loadgen.target.scraper")
         try:
             self._process = await anyio.open_process(
@@ -120,7 +102,7 @@ class Observer:
             self._why = f"the observer could not be started ({error})"
         self._rest = b""
 
-    async def _ask(self, command: bytes, timeout_s: float) -> dict[str, Any] | None:
+    async def _ask(self, command: bytes, timeout_s: float) -> Scraped | None:
         """The scraper's answer; without one in time it is killed, and `None`."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
@@ -133,7 +115,7 @@ class Observer:
                 while b"\n" not in chunks[-1]:
                     chunks.append(await process.stdout.receive(1 << 20))
             line, _, self._rest = b"".join(chunks).partition(b"\n")
-            answer: dict[str, Any] = orjson.loads(line)
+            answer = Scraped.parse(line)
         except TimeoutError:
             self._why = f"the observer did not answer within {time.monotonic() - began_s:.0f} s"
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, orjson.JSONDecodeError):
@@ -144,36 +126,36 @@ class Observer:
         return None
 
 
-def _observation(answer: dict[str, Any], t0_ns: int, interval_s: float, targets: tuple[str, ...]) -> Observation:
+def _observation(answer: Scraped, t0_ns: int, interval_s: float, targets: tuple[str, ...]) -> Observation:
     tables, reports = [], []
-    for source in answer["sources"]:
-        took = source["took_ms"] or (None, None)
+    for source in answer.sources:
+        took = source.took_ms or (None, None)
         reports.append(
             SourceReport(
-                name=source["name"], scrapes=len(source["scrapes"]), failures=source["failures"], why=source["why"],
-                took_p50_ms=took[0], took_max_ms=took[1], thinned=source["thinned"],
+                name=source.name, scrapes=len(source.scrapes), failures=source.failures, why=source.why,
+                took_p50_ms=took[0], took_max_ms=took[1], thinned=source.thinned,
             )
         )  # fmt: skip
-        if not source["scrapes"]:
+        if not source.scrapes:
             continue
-        ids = np.concatenate([np.asarray(kept, dtype=np.int64) for _, kept, _ in source["scrapes"]])
-        at_ns = np.repeat(
-            [at for at, _, _ in source["scrapes"]], [len(kept) for _, kept, _ in source["scrapes"]]
-        ).astype(np.int64)
-        keys = np.empty((len(source["series"]), 2), dtype=object)
-        keys[:] = source["series"]
+        ids = np.concatenate([np.asarray(kept, dtype=np.int64) for _, kept, _ in source.scrapes])
+        at_ns = np.repeat([at for at, _, _ in source.scrapes], [len(kept) for _, kept, _ in source.scrapes]).astype(
+            np.int64
+        )
+        keys = np.empty((len(source.series), 2), dtype=object)
+        keys[:] = source.series
         tables.append(
             pd.DataFrame(
                 {
                     "at_ns": at_ns - t0_ns,
-                    "source": source["name"],
+                    "source": source.name,
                     "metric": keys[ids, 0],
                     "labels": keys[ids, 1],
-                    "value": np.concatenate([np.asarray(values, dtype=np.float64) for *_, values in source["scrapes"]]),
+                    "value": np.concatenate([np.asarray(values, dtype=np.float64) for *_, values in source.scrapes]),
                 }
             )
         )
     series = pd.concat(tables, ignore_index=True) if tables else Observation.nothing("").series
     return Observation(
-        series=series, sources=tuple(reports), interval_s=interval_s, cpu_s=answer["cpu_s"], targets=targets
+        series=series, sources=tuple(reports), interval_s=interval_s, cpu_s=answer.cpu_s, targets=targets
     )

@@ -18,12 +18,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import numpy as np
 
 from loadgen.common.errors import TargetUnfit
+from loadgen.common.members import JsonMembers
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
 from loadgen.send.openai import ParsedResponse
@@ -50,26 +51,26 @@ class NoEndpoint(TargetUnfit):
     """The server does not have the path that requests are sent to."""
 
 
-def warmup_body(model: str, fmt: RequestFormat, input_tokens: int, output_tokens: int) -> dict[str, Any]:
+def warmup_body(model: str, fmt: RequestFormat, input_tokens: int, output_tokens: int) -> JsonMembers:
     """A whole-answer request of about these lengths with a prompt never used before.
 
     Token ids give the length exactly; text has two characters a token at most, for a tokenizer is not known here.
     """
     rng = np.random.default_rng(secrets.randbits(128))
-    body: dict[str, Any] = {"model": model, fmt.limit_field: output_tokens, "temperature": fmt.temperature}
+    body = JsonMembers.of(**{"model": model, fmt.limit_field: output_tokens, "temperature": fmt.temperature})
     if fmt.endpoint == "completions" and fmt.prompt == "ids":
-        body["prompt"] = rng.integers(*fmt.token_ids, size=max(1, input_tokens)).tolist()
+        body |= JsonMembers.of(prompt=rng.integers(*fmt.token_ids, size=max(1, input_tokens)).tolist())
     else:
         letters = rng.choice(_LETTERS, size=max(8, input_tokens)).tobytes().decode()
         text = " ".join(letters[start : start + 4] for start in range(0, len(letters), 4))
-        prompt = {"messages": [{"role": "user", "content": text}]} if fmt.endpoint == "chat" else {"prompt": text}
-        body |= prompt
+        chat = fmt.endpoint == "chat"
+        body |= JsonMembers.of(messages=[{"role": "user", "content": text}]) if chat else JsonMembers.of(prompt=text)
     if fmt.stop == "forced":
-        body |= {"ignore_eos": True, "min_tokens": output_tokens}
+        body |= JsonMembers.of(ignore_eos=True, min_tokens=output_tokens)
     return body
 
 
-async def timed_request(http: Http, path: str, body: Mapping[str, Any], timeout_s: float) -> tuple[float, HttpResponse]:
+async def timed_request(http: Http, path: str, body: JsonMembers, timeout_s: float) -> tuple[float, HttpResponse]:
     """Seconds from the request to its whole answer, and the answer. Raises `TargetUnfit` unless it is 200."""
     began_s = anyio.current_time()
     answer = await http.post(path, body, timeout_s=timeout_s)
@@ -139,21 +140,17 @@ class Probe:
             events_per_read=reading.events_per_read if reading.stream else None,
         )
 
-    async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[dict[str, Any], Generated]:
-        body = {
-            **self.endpoint.extras,
-            **warmup_body(self.endpoint.model, form, self._length, OUTPUT_TOKENS),
-            "stream": form.stream,
-        }
+    async def _post(self, form: RequestFormat, *, salt: bool = False) -> tuple[JsonMembers, Generated]:
+        body = self.endpoint.extras | warmup_body(self.endpoint.model, form, self._length, OUTPUT_TOKENS)
+        body |= JsonMembers.of(stream=form.stream)
         if form.stream and form.usage:
-            body["stream_options"] = {"include_usage": True}
-            if self._continuous:
-                body["stream_options"]["continuous_usage_stats"] = True
+            continuous = {"continuous_usage_stats": True} if self._continuous else {}
+            body |= JsonMembers.of(stream_options={"include_usage": True, **continuous})
         if salt:
-            body["cache_salt"] = secrets.token_hex(8)
+            body |= _salted()
         return body, await self._again(body)
 
-    async def _again(self, body: Mapping[str, Any]) -> Generated:
+    async def _again(self, body: JsonMembers) -> Generated:
         """Raises where no other shape of request would help."""
         came = await self._generator.post(body, output_tokens=OUTPUT_TOKENS, timeout_s=PROBE_TIMEOUT_S)
         answer, path = came.answer, self.endpoint.path
@@ -168,7 +165,7 @@ class Probe:
             raise TargetUnfit(f"{where} answers {answer.status}: {answer.excerpt}")
         return came
 
-    async def _narrow(self, refusal: HttpResponse) -> tuple[dict[str, Any], Generated]:
+    async def _narrow(self, refusal: HttpResponse) -> tuple[JsonMembers, Generated]:
         """From the barest request up to all that is taken; `self.form` becomes that."""
         self._continuous = False
         asked, form = self.form, replace(self.form, prompt="text", stop="natural", usage=False)
@@ -213,9 +210,7 @@ class Probe:
             raise TargetUnfit(f"{where}: {came.fault} (a run counts it as {came.outcome})")
         return came.reading
 
-    async def _prove_salt(
-        self, body: Mapping[str, Any], reading: ParsedResponse, settings: Mapping[str, str]
-    ) -> SaltSupport:
+    async def _prove_salt(self, body: JsonMembers, reading: ParsedResponse, settings: Mapping[str, str]) -> SaltSupport:
         """Send the same prompt under its salt and under another, and watch the prefix cache's hits."""
         if settings.get("enable_prefix_caching") == "False":
             return SaltSupport(proof="no_cache", text="the server caches no prefixes: every prompt is cold")
@@ -225,7 +220,7 @@ class Probe:
             return judge_salt(first, first, first, prompt_tokens=self._length)
         same = self._read(await self._again(body))
         repeated = await scrape(self.http)
-        other = self._read(await self._again({**body, "cache_salt": secrets.token_hex(8)}))
+        other = self._read(await self._again(body | _salted()))
         after = await scrape(self.http)
         return judge_salt(
             first,
@@ -233,3 +228,7 @@ class Probe:
             Lookup(cached_tokens=other.cached_tokens, before=repeated, after=after),
             prompt_tokens=max(reading.input_tokens, self._length if self.form.prompt == "ids" else 1),
         )
+
+
+def _salted() -> JsonMembers:
+    return JsonMembers.of(cache_salt=secrets.token_hex(8))

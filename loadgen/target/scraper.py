@@ -24,15 +24,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from analysis.text import bounded
-from loadgen.common.tls import Tls
 from loadgen.send.address import exhausted
+from loadgen.target.scraped import Scraped, ScraperConfig, SourceReadings
 
 __all__ = ["SMI_FIELDS", "main", "read_page"]
 
@@ -94,18 +94,18 @@ class _Readings:
             self.rows = sum(len(kept) for _, kept, _ in self.scrapes)
             self.thinned *= 2
 
-    def to_dict(self) -> dict[str, Any]:
+    def told(self) -> SourceReadings:
         """For the parent."""
         took = sorted(self.took_ms)
-        return {
-            "name": self.name,
-            "series": list(self.ids),
-            "scrapes": self.scrapes,
-            "failures": self.failures,
-            "why": self.why,
-            "thinned": self.thinned,
-            "took_ms": [took[len(took) // 2], took[-1]] if took else None,
-        }
+        return SourceReadings(
+            name=self.name,
+            series=list(self.ids),
+            scrapes=self.scrapes,
+            failures=self.failures,
+            why=self.why,
+            thinned=self.thinned,
+            took_ms=(took[len(took) // 2], took[-1]) if took else None,
+        )
 
 
 class _Source:
@@ -278,12 +278,12 @@ def _numbers(index: str, cells: list[str]) -> Iterator[Row]:
 class _Run:
     """One run's observation."""
 
-    def __init__(self, pages: list[tuple[str, Callable[[], list[Row]]]], config: Mapping[str, Any]) -> None:
+    def __init__(self, pages: list[tuple[str, Callable[[], list[Row]]]], config: ScraperConfig) -> None:
         self._cpu = time.process_time()
-        pid = int(config["client_pid"])
+        pid = config.client_pid
         sources = [*pages, ("client", lambda: _client(pid))]
-        self._sources: list[_Source | _Smi] = [_Source(name, read, config["interval_s"]) for name, read in sources]
-        if config["smi"] and shutil.which("nvidia-smi"):
+        self._sources: list[_Source | _Smi] = [_Source(name, read, config.interval_s) for name, read in sources]
+        if config.smi and shutil.which("nvidia-smi"):
             self._sources.append(_Smi())
         for source in self._sources:
             source.start()
@@ -292,35 +292,34 @@ class _Run:
             if isinstance(source, _Source):
                 source.first.wait(max(0.0, until_s - time.monotonic()))
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> Scraped:
         """All readings."""
         until_s = time.monotonic() + END_TIMEOUT_S
         for source in self._sources:
             source.end()
         for source in self._sources:
             source.wait(until_s)
-        return {
-            "sources": [source.readings.to_dict() for source in self._sources],
-            "cpu_s": time.process_time() - self._cpu,
-        }
+        return Scraped(
+            sources=tuple(source.readings.told() for source in self._sources),
+            cpu_s=time.process_time() - self._cpu,
+        )
 
 
 def main() -> None:
     """Serve the parent until stdin ends."""
     os.nice(19)  # on a core it shares with the sender, a reading of some ms must wait for a request, not the reverse
-    config = orjson.loads(sys.stdin.buffer.readline())
-    wanted = re.compile(config["wanted"].encode(), re.MULTILINE)
-    tls = Tls(**config["tls"])
+    config = ScraperConfig.parse(sys.stdin.buffer.readline())
+    wanted = re.compile(config.wanted.encode(), re.MULTILINE)
     pages: list[tuple[str, Callable[[], list[Row]]]] = []
-    for source in config["sources"]:
-        url = source["url"]
-        verify = tls.context() if url.startswith("https") else False
-        unix = httpx.HTTPTransport(uds=source["socket"]) if source["socket"] else None
-        client = httpx.Client(headers=source["headers"], verify=verify, trust_env=False, transport=unix)
-        pages.append((source["name"], lambda client=client, url=url: _page(client, url, wanted)))  # type: ignore[misc]
+    for page in config.sources:
+        url = page.url
+        verify = config.tls.context() if url.startswith("https") else False
+        unix = httpx.HTTPTransport(uds=page.socket) if page.socket else None
+        client = httpx.Client(headers=page.headers, verify=verify, trust_env=False, transport=unix)
+        pages.append((page.name, lambda client=client, url=url: _page(client, url, wanted)))  # type: ignore[misc]
     run: _Run | None = None
     for line in sys.stdin.buffer:
-        answer: dict[str, Any] = {}
+        answer = Scraped()
         if line.strip() == b"begin":
             if run is not None:  # a run that was broken off
                 run.end()

@@ -7,12 +7,13 @@ pages, one HEAD to see whether the cache can be reset, and one tokenization.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 from analysis.text import bounded
+from loadgen.common.members import JsonMembers
 from loadgen.plan.types import RequestFormat
 from loadgen.target.answers import reset_succeeded, server_version, token_count
 from loadgen.target.capabilities import FeatureFinding
@@ -52,7 +53,7 @@ async def survey(
     target: Target,
     form: RequestFormat,
     *,
-    extras: Mapping[str, Any] | None = None,
+    extras: JsonMembers | None = None,
     may_chat: bool = True,
     allow_reset: bool = False,
 ) -> Survey:
@@ -102,7 +103,7 @@ def _model(target: Target) -> FeatureFinding:
 async def _tokenization(http: Http, model: str) -> FeatureFinding:
     feature = "tokenization"
     try:
-        answer = await http.post("/tokenize", {"model": model, "prompt": _TEXT})
+        answer = await http.post("/tokenize", JsonMembers.of(model=model, prompt=_TEXT))
     except Unreachable as error:
         return FeatureFinding(feature=feature, found=str(error))
     count = token_count(answer) if answer.status == 200 else None

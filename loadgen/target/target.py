@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
 from loadgen.common import defaults
 from loadgen.common.errors import ClientLimited, LoadgenError, TargetUnfit, UsageError
+from loadgen.common.members import JsonMembers
 from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.send.api import Endpoint
@@ -68,14 +69,14 @@ class Target:
     tls: Tls = field(default_factory=Tls)
     https: tuple[Http, ...] = field(default=(), repr=False)
 
-    def endpoint(self, request_format: RequestFormat, extras: Mapping[str, Any] | None = None) -> Endpoint:
+    def endpoint(self, request_format: RequestFormat, extras: JsonMembers | None = None) -> Endpoint:
         """Where the sender sends requests of this format."""
         return Endpoint(
             urls=self.urls,
             path=PATHS[request_format.endpoint],
             model=self.model,
             headers=self.headers,
-            extras=extras or {},
+            extras=extras or JsonMembers(),
             tls=self.tls,
         )
 
@@ -158,7 +159,7 @@ class Target:
         self,
         request_format: RequestFormat | None = None,
         *,
-        extras: Mapping[str, Any] | None = None,
+        extras: JsonMembers | None = None,
         ask: Adaptable | None = None,
     ) -> Capabilities:
         """How every server takes requests of this format; of several servers, what all of them take.
@@ -194,7 +195,7 @@ class Target:
         for http in self.https:
             await wait_ready(http, self.model, timeout_s=timeout_s, progress=progress)
 
-    async def exact_text(self, form: RequestFormat, extras: Mapping[str, Any]) -> tuple[RequestFormat, str]:
+    async def exact_text(self, form: RequestFormat, extras: JsonMembers) -> tuple[RequestFormat, str]:
         """The format with what makes its texts exact, and a sentence about it; as it is for token ids."""
         if form.prompt == "ids":
             return form, ""

@@ -14,12 +14,13 @@ of the workload's hash: prompts stay a pure function of the plan, and a run asks
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from loadgen.common.members import JsonMembers
 from loadgen.plan.prompts import WORDS
 from loadgen.plan.types import ExactText, RequestFormat
 from loadgen.target.answers import detokenized, token_ids
@@ -44,11 +45,11 @@ class Untold(Exception):
 
 
 async def exact_text(
-    https: Sequence[Http], model: str, form: RequestFormat, extras: Mapping[str, Any] | None = None
+    https: Sequence[Http], model: str, form: RequestFormat, extras: JsonMembers | None = None
 ) -> ExactText:
     """The words of exact texts for all these servers; `extras` are the requests' further members. Raises `Untold`."""
     words = await _words(_Asker(https[0], model), form)
-    template = {name: value for name, value in (extras or {}).items() if name in _TEMPLATE}
+    template = (extras or JsonMembers()).only(_TEMPLATE)
     overheads = [await _overheads(_Asker(http, model), form, words, template) for http in https]
     if len(set(overheads)) > 1:
         raise Untold("the target's servers count the same text differently")
@@ -56,7 +57,7 @@ async def exact_text(
     return ExactText(opener=OPENER, words=words, overhead_tokens=plain, shared_overhead_tokens=shared)
 
 
-async def token_count(http: Http, model: str, content: Mapping[str, Any]) -> int:
+async def token_count(http: Http, model: str, content: JsonMembers) -> int:
     """Tokens of a `prompt` or of `messages`, as a request with them would have. Raises `Untold`."""
     return len(await _Asker(http, model).ids(content))
 
@@ -66,21 +67,21 @@ class _Asker:
     http: Http
     model: str
 
-    async def ids(self, content: Mapping[str, Any]) -> list[int]:
+    async def ids(self, content: JsonMembers) -> list[int]:
         ids = token_ids(await self._post("/tokenize", content))
         if ids is None:
             raise Untold(f"{self.http.base}/tokenize answers no token ids")
         return ids
 
     async def text(self, ids: Sequence[int]) -> str:
-        text = detokenized(await self._post("/detokenize", {"tokens": list(ids)}))
+        text = detokenized(await self._post("/detokenize", JsonMembers.of(tokens=list(ids))))
         if text is None:
             raise Untold(f"{self.http.base}/detokenize answers no text")
         return text
 
-    async def _post(self, path: str, content: Mapping[str, Any]) -> HttpResponse:
+    async def _post(self, path: str, content: JsonMembers) -> HttpResponse:
         try:
-            answer = await self.http.post(path, {"model": self.model, **content})
+            answer = await self.http.post(path, JsonMembers.of(model=self.model) | content)
         except Unreachable as error:
             raise Untold(str(error)) from None
         if answer.status != 200 or not isinstance(answer.json(), dict):
@@ -102,10 +103,10 @@ async def _words(ask: _Asker, form: RequestFormat) -> tuple[str, ...]:
 
 async def _single(ask: _Asker, words: Sequence[str]) -> list[str]:
     """Those of the words that are one token each, in their order."""
-    opener = len(await ask.ids({"prompt": OPENER}))
+    opener = len(await ask.ids(JsonMembers.of(prompt=OPENER)))
 
     async def among(part: Sequence[str]) -> list[str]:
-        tokens = len(await ask.ids({"prompt": OPENER + "".join(part)})) - opener
+        tokens = len(await ask.ids(JsonMembers.of(prompt=OPENER + "".join(part)))) - opener
         if tokens == len(part):
             return list(part)
         if len(part) == 1:
@@ -125,7 +126,7 @@ async def _vocabulary(ask: _Asker, form: RequestFormat) -> list[str]:
     low, high = form.token_ids
     # spread over the range: neighbours in a vocabulary are alike
     ids = np.unique(np.linspace(low, high - 1, min(IDS_MAX, high - low)).astype(int)).tolist()
-    line = await ask.ids({"prompt": "\n", "add_special_tokens": False})
+    line = await ask.ids(JsonMembers.of(prompt="\n", add_special_tokens=False))
 
     async def texts(part: Sequence[int]) -> list[str]:
         joined = [token for one in part for token in (*line, one)]
@@ -143,9 +144,7 @@ async def _vocabulary(ask: _Asker, form: RequestFormat) -> list[str]:
     return list(found)
 
 
-async def _overheads(
-    ask: _Asker, form: RequestFormat, words: Sequence[str], template: Mapping[str, Any]
-) -> tuple[int, int]:
+async def _overheads(ask: _Asker, form: RequestFormat, words: Sequence[str], template: JsonMembers) -> tuple[int, int]:
     """Tokens beyond the words, without and with a shared part."""
     rng = np.random.default_rng(0)  # the same samples whenever it is asked
 
@@ -155,14 +154,14 @@ async def _overheads(
     seen: list[set[int]] = [set(), set()]
     for own, shared in _SAMPLES:
         if form.endpoint == "completions":
-            tokens = len(await ask.ids({"prompt": text(own + shared)}))
+            tokens = len(await ask.ids(JsonMembers.of(prompt=text(own + shared))))
             for overheads in seen:
                 overheads.add(tokens - own - shared)
             continue
         user = {"role": "user", "content": text(own)}
-        seen[0].add(len(await ask.ids({"messages": [user], **template})) - own)
+        seen[0].add(len(await ask.ids(JsonMembers.of(messages=[user]) | template)) - own)
         system = {"role": "system", "content": text(shared)}
-        seen[1].add(len(await ask.ids({"messages": [system, user], **template})) - own - shared)
+        seen[1].add(len(await ask.ids(JsonMembers.of(messages=[system, user]) | template)) - own - shared)
     if any(len(overheads) > 1 for overheads in seen):
         raise Untold("a text has not as many tokens as words: the tokenizer joins words, or the template counts them")
     plain, shared_too = (overheads.pop() for overheads in seen)

@@ -10,6 +10,7 @@ import hashlib
 
 import pytest
 
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import parse_arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
@@ -75,7 +76,7 @@ FORMS = {
 )
 def test_workload_and_bytes(form: str, workload_sha256: str, bodies_sha256: str) -> None:
     plan = make(form=FORMS[form])
-    bodies = Bodies(plan, {"model": "m"})
+    bodies = Bodies(plan, JsonMembers.of(model="m"))
     digest = hashlib.sha256(b"".join(bodies.encode(i) for i in range(len(plan)))).hexdigest()
     assert (plan.workload_sha256, digest) == (workload_sha256, bodies_sha256)
 

@@ -19,7 +19,8 @@ import pytest
 from analysis.server_metrics.readings import observe
 from analysis.server_metrics.types import Observation
 from loadgen.target import scraper
-from loadgen.target.observe import END_TIMEOUT_S, Observer, Page
+from loadgen.target.observe import END_TIMEOUT_S, Observer
+from loadgen.target.scraped import Page
 
 pytestmark = pytest.mark.realtime
 

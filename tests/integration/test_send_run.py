@@ -98,7 +98,7 @@ def test_a_run(loop_factory: Loop) -> None:
 
         class Sink:
             def add(self, row: Any, events: list[tuple[int, int]]) -> None:
-                rows.append((dict(row), events))
+                rows.append((dict(zip(REQUEST_COLUMNS, row, strict=True)), events))
 
         def progress(live: LiveCounts) -> None:
             seen.append((live.due, live.ok))

@@ -16,6 +16,7 @@ import trustme
 
 from analysis.text import bounded
 from loadgen.common.errors import TargetError, TargetUnfit, TargetUnreachable, UsageError
+from loadgen.common.members import JsonMembers
 from loadgen.common.tls import Tls
 from loadgen.plan.types import RequestFormat
 from loadgen.target.emulated import launch
@@ -180,10 +181,10 @@ async def test_the_key_is_sent_and_in_no_repr() -> None:
     async with server(pages) as url:
         assert "needs an API key" in str(await refusal(url, api_key="wr0ng", request_timeout_s=5))
         async with open_target(url, api_key="s3cret") as target:
-            endpoint = target.endpoint(RequestFormat(), {"cache_salt": "x"})
+            endpoint = target.endpoint(RequestFormat(), JsonMembers.of(cache_salt="x"))
             assert "s3cret" not in repr(target) + repr(endpoint) + str(await target.identity())
             assert endpoint.headers["authorization"] == "Bearer s3cret"
-            assert (endpoint.path, endpoint.extras) == ("/v1/completions", {"cache_salt": "x"})
+            assert (endpoint.path, endpoint.extras) == ("/v1/completions", JsonMembers.of(cache_salt="x"))
 
 
 async def test_a_key_that_a_server_repeats_is_not_shown() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ClientLimited, ResultsError, TargetUnreachable
+from loadgen.common.members import JsonMembers
 from loadgen.experiment.execute import single_run, sweep
 from loadgen.experiment.prepare import Setup, prepare
 from loadgen.experiment.progress import Progress
@@ -187,7 +188,7 @@ async def test_a_want_of_descriptors_is_the_client_s_whatever_is_asked() -> None
         endpoint = target.endpoint(RequestFormat())
         async with generator(endpoint) as generating:
             with no_descriptors_left(), pytest.raises(ClientLimited, match="no port or file descriptor left"):
-                await generating.post({"prompt": "x"}, output_tokens=1, timeout_s=5)
+                await generating.post(JsonMembers.of(prompt="x"), output_tokens=1, timeout_s=5)
         with no_descriptors_left():
             for ask in (target.identity, target.wait_idle, target.reset_cache):
                 with pytest.raises(ClientLimited, match="this machine has no port or file descriptor left"):

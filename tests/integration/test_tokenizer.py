@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
@@ -34,7 +35,7 @@ def plan_of(form: RequestFormat, *, low: int = 60, shared: int = 0) -> RunPlan:
 
 
 def contents(plan: RunPlan) -> list[dict[str, Any]]:
-    bodies = [json.loads(Bodies(plan, {"model": "m"}).encode(i)) for i in range(len(plan))]
+    bodies = [json.loads(Bodies(plan, JsonMembers.of(model="m")).encode(i)) for i in range(len(plan))]
     return [{key: body[key] for key in ("prompt", "messages") if key in body} for body in bodies]
 
 
@@ -42,21 +43,23 @@ def contents(plan: RunPlan) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("form", [COMPLETIONS, CHAT])
 async def test_prompts_have_the_planned_tokens_by_the_server_s_own_count(form: RequestFormat, shared: int) -> None:
     async with open_target("emulator:fcfs-fast") as target:
-        exact, told = await target.exact_text(form, {})
+        exact, told = await target.exact_text(form, JsonMembers())
         assert told.startswith("text prompts are exact by the server's tokenizer")
         assert exact.text is not None
         plan = plan_of(exact, shared=shared)
-        counts = [await token_count(target.https[0], target.model, content) for content in contents(plan)]
+        counts = [
+            await token_count(target.https[0], target.model, JsonMembers.of(**content)) for content in contents(plan)
+        ]
         assert counts == plan.input_tokens.tolist()
         assert len(set(map(str, contents(plan)))) == len(plan)
         assert plan.workload_sha256 != plan_of(form, shared=shared).workload_sha256  # the words are in the hash
-        assert (await target.exact_text(form, {}))[0] == exact
+        assert (await target.exact_text(form, JsonMembers()))[0] == exact
 
 
 async def test_a_shared_prefix_is_the_same_text_for_a_group() -> None:
     async with open_target("emulator:fcfs-fast") as target:
         for form in (COMPLETIONS, CHAT):
-            plan = plan_of((await target.exact_text(form, {}))[0], shared=40)
+            plan = plan_of((await target.exact_text(form, JsonMembers()))[0], shared=40)
             begins = [
                 c["messages"][0]["content"] if "messages" in c else " ".join(c["prompt"].split(" ")[:30])
                 for c in contents(plan)
@@ -66,7 +69,7 @@ async def test_a_shared_prefix_is_the_same_text_for_a_group() -> None:
 
 async def test_token_ids_need_no_tokenizer() -> None:
     async with open_target("emulator:fcfs-fast") as target:
-        assert await target.exact_text(RequestFormat(), {}) == (RequestFormat(), "")
+        assert await target.exact_text(RequestFormat(), JsonMembers()) == (RequestFormat(), "")
 
 
 class Foreign:
@@ -112,7 +115,7 @@ async def test_a_vocabulary_without_the_common_words_is_asked_for_its_own() -> N
         text = await exact_text([http], "m", form)
         assert len(text.words) == 300  # every other id is a word
         plan = plan_of(replace(form, text=text), low=90, shared=70)
-        counts = [await token_count(http, "m", content) for content in contents(plan)]
+        counts = [await token_count(http, "m", JsonMembers.of(**content)) for content in contents(plan)]
         assert counts == plan.input_tokens.tolist()
 
 

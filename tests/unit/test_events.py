@@ -14,7 +14,7 @@ import pytest
 from result_files import document, experiment, request
 
 from analysis.records import columns, itl_s
-from analysis.schema import EVENT_COLUMNS
+from analysis.schema import EVENT_COLUMNS, REQUEST_COLUMNS
 from loadgen.common.errors import ResultsError
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
@@ -180,7 +180,7 @@ class _Sink:
         self.events: list[list[tuple[int, int]]] = []
 
     def add(self, row: Any, events: list[tuple[int, int]]) -> None:
-        assert row["token_events"] == 3
+        assert dict(zip(REQUEST_COLUMNS, row, strict=True))["token_events"] == 3
         self.events.append(events)
 
 

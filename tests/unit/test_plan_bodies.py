@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from loadgen.common.errors import UsageError
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import Lengths, parse_law
@@ -15,6 +16,7 @@ from loadgen.plan.prompts import WORDS, Prompts
 from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 SLOT = {"model": "org/model-7b", "cache_salt": "0123456789abcdef"}
+MEMBERS = JsonMembers.of(**SLOT)
 
 
 def make(
@@ -29,7 +31,7 @@ def make(
 
 
 def decoded(plan: RunPlan, slot: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    bodies = Bodies(plan, SLOT if slot is None else slot)
+    bodies = Bodies(plan, MEMBERS if slot is None else JsonMembers.of(**slot))
     return [json.loads(bodies.encode(i)) for i in range(len(plan))]
 
 
@@ -68,7 +70,7 @@ def test_a_server_s_other_name_for_the_limit_and_a_stream_without_usage() -> Non
         assert body["max_completion_tokens"] == body["min_tokens"] >= 1
         assert not {"max_tokens", "stream_options"} & body.keys()
     with pytest.raises(UsageError, match="max_completion_tokens"):
-        Bodies(make(), {"max_completion_tokens": 5})
+        Bodies(make(), JsonMembers.of(max_completion_tokens=5))
 
 
 def test_members_appear_once() -> None:
@@ -76,7 +78,7 @@ def test_members_appear_once() -> None:
         assert len({key for key, _ in pairs}) == len(pairs)
         return dict(pairs)
 
-    json.loads(Bodies(make(), SLOT | {"top_p": 0.9}).encode(0), object_pairs_hook=once)
+    json.loads(Bodies(make(), MEMBERS | JsonMembers.of(top_p=0.9)).encode(0), object_pairs_hook=once)
 
 
 def test_the_slot_holds_any_json_and_may_be_empty() -> None:
@@ -89,25 +91,28 @@ def test_the_slot_holds_any_json_and_may_be_empty() -> None:
 
 def test_a_slot_that_would_contradict_the_workload_is_refused() -> None:
     with pytest.raises(UsageError, match="'max_tokens' is set by the workload"):
-        Bodies(make(), {"max_tokens": 3})
+        Bodies(make(), JsonMembers.of(max_tokens=3))
     with pytest.raises(UsageError, match="no JSON form"):
-        Bodies(make(), {"model": object()})
+        JsonMembers.of(model=object())
 
 
 def test_the_slot_changes_nothing_else() -> None:
     plan = make()
-    one, other = Bodies(plan, {"model": "a"}).encode(4), Bodies(plan, {"model": "bcd", "cache_salt": "s"}).encode(4)
+    one, other = (
+        Bodies(plan, JsonMembers.of(model="a")).encode(4),
+        Bodies(plan, JsonMembers.of(model="bcd", cache_salt="s")).encode(4),
+    )
     assert one.removeprefix(b'{"model":"a"') == other.removeprefix(b'{"model":"bcd","cache_salt":"s"')
 
 
 def test_bodies_do_not_depend_on_the_order_or_the_number_of_workers() -> None:
     plan = make()
-    forwards = [Bodies(plan, SLOT).encode(i) for i in range(len(plan))]
-    bodies = Bodies(plan, SLOT)
+    forwards = [Bodies(plan, MEMBERS).encode(i) for i in range(len(plan))]
+    bodies = Bodies(plan, MEMBERS)
     order = np.random.default_rng(0).permutation(len(plan))
     assert {int(i): bodies.encode(int(i)) for i in order} == dict(enumerate(forwards))
     for workers in (1, 3):
-        rings = [BodyRing(Bodies(plan, SLOT), np.arange(w, len(plan), workers)) for w in range(workers)]
+        rings = [BodyRing(Bodies(plan, MEMBERS), np.arange(w, len(plan), workers)) for w in range(workers)]
         for ring in rings:
             ring.fill(0, 10**9)
         assert [rings[i % workers].take(i) for i in range(len(plan))] == forwards
@@ -192,7 +197,7 @@ class Ticking:
 
 
 def ring(plan: RunPlan, *, step_ns: int = 0, **bounds: Any) -> BodyRing:
-    return BodyRing(Bodies(plan, SLOT), clock=Ticking(step_ns), **bounds)
+    return BodyRing(Bodies(plan, MEMBERS), clock=Ticking(step_ns), **bounds)
 
 
 def test_the_ring_goes_no_further_ahead_than_it_may() -> None:
@@ -208,7 +213,7 @@ def test_the_ring_holds_no_more_than_it_may_and_goes_on_when_there_is_room() -> 
     plan = make(lengths=Lengths(input=parse_law("100")))
     held = ring(plan, max_bytes=10_000)
     held.fill(0, 1)
-    largest = max(len(Bodies(plan, SLOT).encode(i)) for i in range(len(plan)))
+    largest = max(len(Bodies(plan, MEMBERS).encode(i)) for i in range(len(plan)))
     assert 10_000 <= held.ready_bytes < 10_000 + largest
     assert held.fill(0, 1) == 0
     before = len(held)
@@ -230,7 +235,7 @@ def test_fill_stops_when_the_lent_time_is_up() -> None:
 def test_a_pause_while_encoding_does_not_stop_the_ring_for_good() -> None:
     plan = make(lengths=Lengths(input=parse_law("50")))
     clock = Ticking(1000)
-    held = BodyRing(Bodies(plan, SLOT), clock=clock)
+    held = BodyRing(Bodies(plan, MEMBERS), clock=clock)
     held.fill(0, 3000)
     clock.step_ns = 10**9
     held.fill(0, 10**10)
@@ -240,7 +245,7 @@ def test_a_pause_while_encoding_does_not_stop_the_ring_for_good() -> None:
 
 def test_a_body_that_is_not_ready_is_made_and_counted() -> None:
     plan = make()
-    bodies = Bodies(plan, SLOT)
+    bodies = Bodies(plan, MEMBERS)
     held = ring(plan)
     assert held.take(0) == bodies.encode(0)
     assert held.starved == 1
@@ -255,9 +260,9 @@ def test_requests_that_are_passed_over_free_their_memory() -> None:
     held = ring(plan)
     held.fill(0, 1)
     for i in range(0, len(plan), 7):
-        assert held.take(i) == Bodies(plan, SLOT).encode(i)
+        assert held.take(i) == Bodies(plan, MEMBERS).encode(i)
     assert held.starved == 0
-    last = Bodies(plan, SLOT).encode(len(plan) - 1)
+    last = Bodies(plan, MEMBERS).encode(len(plan) - 1)
     assert held.take(len(plan) - 1) == last
     assert (len(held), held.ready_bytes) == (0, 0)
 
@@ -268,5 +273,5 @@ def test_the_ring_skips_what_was_taken_beyond_it() -> None:
     held.fill(0, 1)
     held.take(10)
     held.fill(0, 1)
-    assert held.take(11) == Bodies(plan, SLOT).encode(11)
+    assert held.take(11) == Bodies(plan, MEMBERS).encode(11)
     assert held.starved == 1

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+from loadgen.common.members import JsonMembers
 from loadgen.emulator.engine.serve import _recorded_chain
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
@@ -68,7 +69,7 @@ def test_prompts_begin_alike_exactly_as_far_as_their_block_ids() -> None:
 
 def test_a_body_does_not_depend_on_order_and_text_shares_the_same_words() -> None:
     for form in (RequestFormat(), RequestFormat(prompt="text"), RequestFormat(endpoint="chat", prompt="text")):
-        one, other = Bodies(plan(trace(), form=form), {}), Bodies(plan(trace(), form=form), {})
+        one, other = Bodies(plan(trace(), form=form), JsonMembers()), Bodies(plan(trace(), form=form), JsonMembers())
         forwards = [one.encode(i) for i in range(6)]
         assert [other.encode(i) for i in reversed(range(6))] == forwards[::-1]
     texts = [orjson.loads(body)["messages"][0]["content"].split() for body in forwards]

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from loadgen.common.errors import TargetUnfit
+from loadgen.common.members import JsonMembers
 from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
@@ -129,10 +130,11 @@ async def test_a_reset_with_requests_running_is_not_believed(server: str) -> Non
         await target.wait_idle()
         body = {"model": target.model, "prompt": [1000] * 64, "max_tokens": 2000, "min_tokens": 2000,
                 "ignore_eos": True}  # fmt: skip
+        sent = JsonMembers.of(**body)
         async with anyio.create_task_group() as group:
 
             async def generate() -> None:
-                await target.https[0].post("/v1/completions", body, timeout_s=120)
+                await target.https[0].post("/v1/completions", sent, timeout_s=120)
 
             group.start_soon(generate)
             while (await target.wait_idle(0)).idle is True:  # noqa: ASYNC110 - the server is another process
@@ -147,7 +149,7 @@ async def test_a_reset_with_requests_running_is_not_believed(server: str) -> Non
 async def test_a_thousand_text_prompts_of_exact_lengths(server: str, endpoint: Any) -> None:
     async with open_target(server) as target:
         began_s = time.monotonic()
-        form, told = await target.exact_text(RequestFormat(endpoint=endpoint, prompt="text"), {})
+        form, told = await target.exact_text(RequestFormat(endpoint=endpoint, prompt="text"), JsonMembers())
         assert form.text is not None, told
         assert time.monotonic() - began_s < 60  # some hundred small requests, once an experiment
         plan = make_plan(
@@ -156,12 +158,12 @@ async def test_a_thousand_text_prompts_of_exact_lengths(server: str, endpoint: A
             lengths=Lengths(input=parse_law("uniform:64..1024"), output=parse_law("1"), shared_prefix=40),
             format=form,
         )
-        bodies = Bodies(plan, {})
+        bodies = Bodies(plan, JsonMembers())
         counts = []
         for index in range(1000):
             body = json.loads(bodies.encode(index))
             content = {key: body[key] for key in ("prompt", "messages") if key in body}
-            counts.append(await token_count(target.https[0], target.model, content))
+            counts.append(await token_count(target.https[0], target.model, JsonMembers.of(**content)))
         assert np.array_equal(counts, plan.input_tokens[:1000])
 
 

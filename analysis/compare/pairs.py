@@ -14,6 +14,8 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Final, Literal
 
+from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ x), and its inverse
+
 from analysis.compare.types import (
     SCALE,
     CapacityPerGpu,
@@ -79,12 +81,10 @@ def paired(a: Sequence[VariantRun], b: Sequence[VariantRun], endpoint: Endpoint)
 
 def sign_test(values: Iterable[float]) -> float:
     """Two-sided exact p of as many signs of one kind or more under p = ½; zeros are left out, and of none it is 1."""
-    above, below = 0, 0
-    for value in values:
-        above, below = above + (value > 0), below + (value < 0)
-    n = above + below
-    tail = sum(math.comb(n, k) for k in range(min(above, below) + 1))
-    return min(1.0, math.ldexp(2 * tail, -n))
+    above = [value > 0 for value in values if value != 0]
+    n, more = len(above), sum(1 for one in above if one)
+    tail = sum(math.comb(n, k) for k in range(min(more, n - more) + 1))
+    return min(1.0, 2 * tail / (1 << n))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -179,25 +179,21 @@ def _value(run: VariantRun, endpoint: Endpoint) -> float | None:
 
 
 def _tested(d: PairedDifference) -> PairedDifference:
-    from scipy.stats import t  # takes a second to import, which most commands need not wait for
-
     error = (d.sd or 0.0) / math.sqrt(d.n)
-    half = float(t.ppf(0.975, d.n - 1)) * error
-    p = 2 * float(t.sf(abs(d.mean) / error, d.n - 1)) if error else float(d.mean == 0)
+    half = float(stdtrit(d.n - 1, 0.975)) * error
+    p = 2 * float(stdtr(d.n - 1, -abs(d.mean) / error)) if error else float(d.mean == 0)
     return replace(d, lo=d.mean - half, hi=d.mean + half, p=p, sign_p=sign_test(d.values))
 
 
 def _replicates_needed(d: PairedDifference, zone: float) -> int | None:
     """n with (t₀.₉₇₅ + t₀.₈)·sd/√n ≤ the distance of the mean to the zone's edge; `None` beyond 10,000."""
-    from scipy.stats import t
-
     gap = abs(abs(d.mean) - zone)
     low, high = d.n + 1, _MOST
-    if not d.sd or (float(t.ppf(0.975, high)) + float(t.ppf(0.8, high))) * d.sd / math.sqrt(high) > gap:
+    if not d.sd or (float(stdtrit(high, 0.975)) + float(stdtrit(high, 0.8))) * d.sd / math.sqrt(high) > gap:
         return None
     while low < high:
         n = (low + high) // 2
-        enough = (float(t.ppf(0.975, n - 1)) + float(t.ppf(0.8, n - 1))) * d.sd / math.sqrt(n) <= gap
+        enough = (float(stdtrit(n - 1, 0.975)) + float(stdtrit(n - 1, 0.8))) * d.sd / math.sqrt(n) <= gap
         low, high = (low, n) if enough else (n + 1, high)
     return low
 

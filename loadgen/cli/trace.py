@@ -49,7 +49,7 @@ def describe_command(
         trace, max_model_len=chosen.max_model_len, series_bins=chosen.bins, lead_ns=lead_ns, window_ns=window_ns
     )
     if as_json:
-        print_json({"read": asdict(report), "sha256": sha256, "window": name, **plain(found)})
+        print_json({"read": asdict(report), "sha256": sha256, "window": name, **plain(asdict(found))})
         return
     print_lines(*report.lines(), f"sha256 {sha256}", *([] if name is None else [name]), *description_lines(found))
     print_tables(length_table(found), joint_table(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -20,20 +19,14 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _MOST_BAR: Final = 60
 
 
-def plain(found: Description) -> dict[str, Any]:
-    """A JSON-ready dict: arrays as lists, keys as text, what is not a number as null."""
-    values = asdict(found)
-    values["series"] = found.series.tolist()
-    values["joint"]["shares"] = found.joint.shares.tolist()
-    finite: dict[str, Any] = _finite(values)
-    return finite
-
-
-def _finite(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: arrays as lists, keys as text, what is not a number as null."""
     if isinstance(value, dict):
-        return {f"{key:g}" if isinstance(key, float) else str(key): _finite(one) for key, one in value.items()}
+        return {f"{key:g}" if isinstance(key, float) else str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

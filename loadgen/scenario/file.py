@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from loadgen.common.errors import ScenarioError
 from loadgen.scenario.comparison import ComparisonSettings
 from loadgen.scenario.groups.load import OF_FILE
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.overrides import Overrides, Value
 from loadgen.scenario.validate import validated
 
 __all__ = ["SHIPPED", "load_comparison", "load_scenario"]
@@ -40,7 +42,24 @@ def _shipped() -> Path:
 SHIPPED = _shipped()
 
 
-def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A scenario file as it was read, not validated."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def under(self, overrides: Overrides, *, without: frozenset[str] = frozenset()) -> Scenario:
+        """Its scenario under the command line's options; keys `without` are none of it."""
+        values = {key: value for key, value in self.values.items() if key not in without}
+        validated(Scenario, values, str(self.path), option=False)  # blame the file for what is in the file
+        for key in overrides.values:
+            for rival in _RIVALS.get(key, ()):
+                values.pop(rival, None)
+        return validated(Scenario, values | dict(overrides.values), "", option=True)
+
+
+def _read_toml(source: str) -> _File:
     path = Path(source)
     if not path.suffix and not path.exists():
         path = SHIPPED / f"{source}.toml"
@@ -62,7 +81,7 @@ def _read_toml(source: str) -> tuple[dict[str, Any], Path]:
             prefixed = bool(colon) and kind in OF_FILE
             if prefixed or key != "arrivals":
                 values[key] = (f"{kind}:" if prefixed else "") + str(path.parent / (file if prefixed else values[key]))
-    return values, path
+    return _File(path=path, values=values)
 
 
 def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
@@ -72,14 +91,14 @@ def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
     """
     if source is None:
         return validated(Scenario, overrides, "", option=True)
-    values, path = _read_toml(source)
-    if "variant" in values:
-        raise ScenarioError(f"--scenario {path}: holds variants, which loadgen compare compares")
-    return _under(values, path, overrides)
+    file = _read_toml(source)
+    if "variant" in file.values:
+        raise ScenarioError(f"--scenario {file.path}: holds variants, which loadgen compare compares")
+    return file.under(Overrides(overrides))
 
 
 def load_comparison(
-    source: str | None, overrides: Mapping[str, Any], compared: Mapping[str, Any]
+    source: str | None, overrides: Mapping[str, Value], compared: Mapping[str, Value]
 ) -> tuple[Scenario, ComparisonSettings]:
     """The settings that all variants share, and the comparison's own, from a file under the command line's options.
 
@@ -90,11 +109,11 @@ def load_comparison(
     if source is None:
         scenario = validated(Scenario, overrides, "", option=True)
     else:
-        values, path = _read_toml(source)
-        own = {key: values.pop(key) for key in list(values) if key in ComparisonSettings.model_fields}
+        file = _read_toml(source)
+        own = {key: value for key, value in file.values.items() if key in ComparisonSettings.model_fields}
         if own:
-            validated(ComparisonSettings, own, str(path), option=False)
-        scenario = _under(values, path, overrides)
+            validated(ComparisonSettings, own, str(file.path), option=False)
+        scenario = file.under(Overrides(overrides), without=frozenset(own))
     if "target" in scenario.model_fields_set:
         raise ScenarioError("target: a comparison has variants in its place: name=URL[,URL…],gpus=N")
     if scenario.recorded:
@@ -103,11 +122,3 @@ def load_comparison(
             "with lengths = trace:FILE"
         )
     return scenario, validated(ComparisonSettings, own | dict(compared), "", option=not own)
-
-
-def _under(values: dict[str, Any], path: Path, overrides: Mapping[str, Any]) -> Scenario:
-    validated(Scenario, values, str(path), option=False)  # blame the file for what is in the file
-    for key in overrides:
-        for rival in _RIVALS.get(key, ()):
-            values.pop(rival, None)
-    return validated(Scenario, values | dict(overrides), "", option=True)

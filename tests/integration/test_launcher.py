@@ -229,6 +229,22 @@ def test_no_orphan_when_our_own_process_is_ended(number: signal.Signals, tmp_pat
     anyio.run(until, lambda: not running(marker))
 
 
+def test_no_orphan_when_our_process_and_the_supervisor_are_killed(tmp_path: Path, marker: str) -> None:
+    """By the kernel: nobody is left who could end the server."""
+    command = [sys.executable, "-c", PARENT, python(POLITE, marker), str(tmp_path / "log")]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"running\n"
+    (server,) = set(running(marker)) - {parent.pid}
+    parent.send_signal(signal.SIGSTOP)
+    os.kill(parent_of(server), signal.SIGKILL)
+    parent.kill()
+    parent.wait(10)
+    parent.stdout.close()
+    anyio.run(until, lambda: not running(marker))
+    assert (tmp_path / "log").read_text().splitlines()[1:] == ["up", "up"]
+
+
 async def test_no_orphan_when_the_supervisor_is_killed(tmp_path: Path, marker: str) -> None:
     script = STUBBORN.replace("os.setsid()", "pass")
     async with launched(spec(python(script, marker)), log=tmp_path / "log", note=note) as server:

@@ -64,7 +64,7 @@ def show(board: Board, crew: Crew, *, quick: bool) -> None:
                 count = 20 if quick else server.runs
                 name = f"drift/{server.name}/{window}/{load}"
                 runs = crew.all(one_run, [(of, rate, seed) for seed in crew.seeds(name, count)], together=10)
-                failing = {r: _failing(of, rate, runs, r) for r in REPLICATES}
+                failing = {r: failing_share(of, rate, runs, r) for r in REPLICATES}
                 mean = statistics.fmean(run.drift_ratio or 0.0 for run in runs)
                 rows.append(
                     [server.name, window, f"{load:g}", str(count), f"{mean:+.2%}", *map(_share, failing.values())]
@@ -88,7 +88,7 @@ def _hold(board: Board, label: str, load: float, window: str, failing: dict[int,
         board.hold(f"power, {label}, R ≥ 3", f"at least {least:.1%} of rates", "≥ 75 %", least >= 0.75)
 
 
-def _failing(of: Asked, rate: float, runs: list[RunVerdict], r: int) -> float:
+def failing_share(of: Asked, rate: float, runs: list[RunVerdict], r: int) -> float:
     """Share of groups of `r` runs that the judge fails, by a run of its own or by all of them together."""
     on = ready(tuple(sorted({**dict(of), "runs": r}.items())))
     criteria = criteria_of(on.setup.scenario, on.setup.workload)

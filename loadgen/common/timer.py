@@ -35,7 +35,7 @@ class Alarm:
         self._loop, self._ring = loop, ring
         self._armed_ns: int | None = None
         self._handle: asyncio.Handle | None = None
-        self._timer_fd = _timerfd()
+        self._timer_fd = timerfd()
         if self._timer_fd >= 0:
             loop.add_reader(self._timer_fd, self._readable)
 
@@ -91,7 +91,7 @@ _spec = _Itimerspec()
 _spec_pointer = ctypes.byref(_spec)
 
 
-def _timerfd() -> int:
+def timerfd() -> int:
     """A non-blocking timer descriptor on CLOCK_MONOTONIC, or -1 where there is none."""
     if _libc is None or not hasattr(_libc, "timerfd_create"):
         return -1

@@ -36,7 +36,7 @@ __all__ = ["AnswerReader", "Exchange", "read_answer", "read_exchange"]
 
 _HEAD_BYTES: Final = 64  # of a body show what it is
 _FIELDS: Final = (b"data:", b"event:", b":", b"id:", b"retry:")
-_AROUND_TEXT: Final = re.compile(rb'(.*?"(?:text|content|reasoning|reasoning_content)": ?")[^"\\]+(".*)', re.DOTALL)
+AROUND_TEXT: Final = re.compile(rb'(.*?"(?:text|content|reasoning|reasoning_content)": ?")[^"\\]+(".*)', re.DOTALL)
 _PLAIN_TEXT: Final = re.compile(rb"[ !#-\[\]-~]*")  # the inside of a JSON string in ASCII without escapes
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity))\b")
 _COUNT_LIMIT: Final = 1 << 53  # a larger "count" is noise, and would not fit the table
@@ -224,7 +224,7 @@ class AnswerReader:
                     if name == b"error":
                         answer.error = answer.error or bounded(data)
                     answer.bad = answer.bad or _not_an_object(data, len(answer.events))
-                elif add(document, stamps[part], name) and (match := _AROUND_TEXT.fullmatch(data)) is not None:
+                elif add(document, stamps[part], name) and (match := AROUND_TEXT.fullmatch(data)) is not None:
                     before, after = match.groups()
                     around = len(before) + len(after)
         self._before, self._after, self._around = before, after, around

@@ -64,7 +64,7 @@ class _Failed(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Readings:
+class Readings:
     """The samples of one source in one run, its series numbered in order of their first appearance."""
 
     name: str
@@ -112,7 +112,7 @@ class _Source:
     """One thing that is read over and over in a thread of its own."""
 
     def __init__(self, name: str, read: Callable[[], list[Row]], interval_s: float) -> None:
-        self.readings = _Readings(name=name)
+        self.readings = Readings(name=name)
         self._read, self._interval_s = read, interval_s
         self._stop, self.first = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -229,7 +229,7 @@ class _Smi:
     def __init__(self) -> None:
         query = ",".join(("index", *SMI_FIELDS))
         command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-l", "1"]
-        self.readings = _Readings(name="nvidia-smi")
+        self.readings = Readings(name="nvidia-smi")
         self.first = threading.Event()
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._thread = threading.Thread(target=self._work, daemon=True)

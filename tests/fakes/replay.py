@@ -11,6 +11,13 @@ from loadgen.send.connection import Connection
 from loadgen.send.openai import HttpEnd
 
 
+def pool_of(clock: Any) -> Any:
+    """What a connection needs of a pool."""
+    return SimpleNamespace(
+        read_buffer=memoryview(bytearray(1 << 20)), clock=clock, connections=set(), idle={}, request=lambda body: body
+    )
+
+
 class Replay:
     """The protocol of one connection, with a clock and a transport that do what they are told."""
 
@@ -18,16 +25,7 @@ class Replay:
         self.active = ActiveRequest(0, 0)
         self.end: HttpEnd = ""
         self._now_ns = 0
-        buffer = memoryview(bytearray(1 << 20))
-        clock = SimpleNamespace(now_ns=lambda: self._now_ns)
-        pool = SimpleNamespace(
-            read_buffer=buffer,
-            clock=clock,
-            connections=set(),
-            idle={},
-            request=lambda body: body,
-        )
-        self._connection = Connection(cast("Any", pool))
+        self._connection = Connection(pool_of(SimpleNamespace(now_ns=lambda: self._now_ns)))
         self._connection.connection_made(_Transport())
         self._connection.send(self.active, cast("Any", self))
 

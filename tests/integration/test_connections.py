@@ -29,11 +29,11 @@ from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.connection import Connection
 from loadgen.send.session import send_run
-from loadgen.send.wire import WireTransport
 from loadgen.target.http import Http, base_url
 from loadgen.target.idle import IdleWatch
 from tests.fakes.plans import Bodies, plan_at
 from tests.fakes.relay import HIDDEN, Doors, doors
+from tests.fakes.replay import pool_of
 from tests.fakes.server import FakeServer, answering, serving, stream
 
 pytestmark = pytest.mark.realtime
@@ -115,17 +115,15 @@ def test_a_connect_that_nobody_waits_for_any_more_is_closed_when_it_comes() -> N
         listener = await asyncio.start_server(handle, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         clock = LoopClock()
-        endpoint = Endpoint(urls=(f"http://127.0.0.1:{port}",), path="/", model="m")
-        transport = WireTransport(endpoint, clock, keepalive_s=4)
-        await transport.open()
-        connection = Connection(transport._pools[0])
+        pool = pool_of(clock)
+        connection = Connection(pool)
         connection.abandon()
         await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
         async with asyncio.timeout(5):
             await closed  # the server has seen its end
         listener.close()
         clock.close()
-        return transport.connections
+        return pool.connections
 
     assert run_loop(main()) == set()
 

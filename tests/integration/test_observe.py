@@ -237,7 +237,7 @@ async def test_nvidia_smi_is_read_where_the_server_is_on_this_machine(
 
 def test_readings_are_thinned_evenly_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scraper, "MAX_ROWS", 100)
-    readings = scraper._Readings(name="x")
+    readings = scraper.Readings(name="x")
     at = 0
     for _ in range(400):
         readings.add(at, [("m", {}, 1.0)])

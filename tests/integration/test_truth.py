@@ -59,7 +59,7 @@ def test_the_drift_test_is_asked_as_a_rate_is_judged(runs: int) -> None:
     of = asked("mm1", rate="1..30", window="120s", slo=("e2e<=1h",), timeout="1h", min_requests=1, **drift.QUEUE)
     for rate, fails in ((10.0, 0.0), (30.0, 1.0)):
         found = [one_run(of, rate, seed) for seed in Crew(1).seeds("test", 3)]
-        assert drift._failing(of, rate, found, runs) == fails
+        assert drift.failing_share(of, rate, found, runs) == fails
 
 
 @pytest.mark.parametrize(("share", "name"), [(0.0, "FOUND"), (0.03, "BELOW_RANGE")])

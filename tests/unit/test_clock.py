@@ -47,7 +47,7 @@ def test_callbacks_come_in_order_and_never_early(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], kernel_timer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel_timer:
-        monkeypatch.setattr(timer, "_timerfd", lambda: -1)
+        monkeypatch.setattr(timer, "timerfd", lambda: -1)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         order, late_ns = runner.run(fired([20, 3.3, -5, 3.3, 41.7, 20.2], cancel=0))
     assert order == [2, 1, 3, 5, 4]

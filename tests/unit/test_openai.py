@@ -269,7 +269,7 @@ DOCUMENTS = st.fixed_dictionaries(
 def test_the_short_way_through_plain_events_comes_to_the_same(documents: list[Any]) -> None:
     pieces = [event(text("a")), event(text("b")), *(event(document) for document in documents)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "_AROUND_TEXT", re.compile(b"never"))
+        patch.setattr(reader, "AROUND_TEXT", re.compile(b"never"))
         long_way = read(*pieces)
     assert read(*pieces) == long_way
 
@@ -287,7 +287,7 @@ def test_an_event_that_only_looks_like_the_one_before_is_read_in_full(tail: byte
     head = b'data: {"choices":[{"text":"'
     pieces = [head + b'a","finish_reason":null}]}\n\n', head + b'b","finish_reason":null}]}\n\n', head + tail + b"\n\n"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "_AROUND_TEXT", re.compile(b"never"))
+        patch.setattr(reader, "AROUND_TEXT", re.compile(b"never"))
         long_way = read(*pieces)
     assert read(*pieces) == long_way
 

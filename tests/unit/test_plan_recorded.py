@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from loadgen.common.members import JsonMembers
-from loadgen.emulator.engine.serve import _recorded_chain
+from loadgen.emulator.engine.serve import recorded_chain
 from loadgen.emulator.profiles import load_profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.plan.bodies import Bodies
@@ -115,7 +115,7 @@ def test_blocks_of_a_server_are_named_alike_exactly_where_prompts_are_alike(size
     prompts = Prompts(made)
 
     def named(i: int) -> list[Any]:
-        chain = _recorded_chain(IDS[i], 16, INPUTS[i], size)
+        chain = recorded_chain(IDS[i], 16, INPUTS[i], size)
         return [(key, number) for key, blocks in chain for number in range(blocks)]
 
     for one in range(6):

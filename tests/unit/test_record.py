@@ -7,7 +7,8 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
@@ -81,85 +82,53 @@ with Journal(Path({str(path)!r})) as journal:
     assert len(list(journals.read(path))) >= 1
 
 
+@contextmanager
+def files_up_to(size_bytes: int) -> Iterator[None]:
+    """Inside, the system refuses to make a file of this process longer than this."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
 def test_a_disk_that_refuses_is_said_in_one_line_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    script = f"""
-import sys
-sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parent)]!r}
-from pathlib import Path
-import pandas as pd
-from loadgen.results.store import ExperimentStore
-from result_files import document, experiment, request
-store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), experiment())
-run = store.begin(request("rate=1.000"))
-try:
-    run.seal(pd.DataFrame({{"text": [str(i * 7919 % 10007) for i in range(100000)]}}), None,
-             document(request("rate=1.000")))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    limited = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
-    )
-    assert limited.stdout.startswith("ResultsError")
-    assert "File too large" in limited.stdout
+    store = ExperimentStore.create(tmp_path / "e", experiment())
+    run = store.begin(request("rate=1.000"))
+    table = pd.DataFrame({"text": [str(i * 7919 % 10007) for i in range(100000)]})
+    with files_up_to(20_000), pytest.raises(ResultsError, match=r"^.*File too large.*\Z"):
+        run.seal(table, None, document(request("rate=1.000")))
     assert list((tmp_path / "e" / "runs" / "main" / "rate=1.000").iterdir()) == []
+    store.close()
 
 
 def test_a_ledger_that_a_full_disk_cut_short_is_whole_again_and_is_closed_in_peace(tmp_path: Path) -> None:
-    script = f"""
-import resource, sys
-sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parent)]!r}
-from pathlib import Path
-from loadgen.results.store import ExperimentStore
-from result_files import experiment, line, request
-store = ExperimentStore.create(Path({str(tmp_path / "e")!r}), experiment())
-resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
-try:
-    for number in range(3):
-        store.record(line(request(str(number)), diagnosis="x" * 1000))
-except Exception as error:
-    print(type(error).__name__, number, error)
-store.close()
-"""
-    limited = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert limited.stdout.startswith("ResultsError 2 ")
-    assert limited.stdout.count("\n") == 1
-    assert limited.stderr == ""
+    store = ExperimentStore.create(tmp_path / "e", experiment())
+    with files_up_to(5_000):
+        for number in range(2):
+            store.record(line(request(str(number)), diagnosis="x" * 1000))
+        with pytest.raises(ResultsError, match=r"^.*File too large.*\Z"):
+            store.record(line(request("2"), diagnosis="x" * 1000))
+        store.close()
     assert [line.run.key for line in read_ledger(tmp_path / "e")] == ["0", "1"]
     assert (tmp_path / "e" / "verdicts.jsonl").read_bytes().endswith(b"\n")
 
 
 def test_a_disk_that_was_full_at_the_beginning_leaves_a_directory_that_can_be_used(tmp_path: Path) -> None:
-    script = f"""
-import resource, sys
-sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parent)]!r}
-from pathlib import Path
-from loadgen.results.store import ExperimentStore
-from result_files import experiment
-resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-try:
-    ExperimentStore.create(Path({str(tmp_path / "e")!r}), experiment())
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    limited = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert limited.stdout.startswith("ResultsError")
-    assert limited.stdout.count("\n") == 1
+    with files_up_to(0), pytest.raises(ResultsError, match=r"^.*\Z"):
+        ExperimentStore.create(tmp_path / "e", experiment())
     ExperimentStore.create(tmp_path / "e", experiment()).close()
 
 
-def test_a_journal_that_cannot_write_fails_the_run(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_write_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ExperimentStore.create(tmp_path / "e", experiment())
     run = store.begin(request("k"))
+    monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb", buffering=0))  # noqa: SIM115, PTH123
 
     def fill() -> None:
         with run.journal() as journal:
-            journal._file.close()  # the next write is refused by the system
-            journal._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115, PTH123
+            monkeypatch.undo()
             journal.add(row(0), [])
 
     with pytest.raises(ResultsError, match="no space left on this disk"):

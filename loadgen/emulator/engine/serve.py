@@ -16,7 +16,7 @@ from loadgen.emulator.engine.service_times import PS_PER_NS, Int64s, PassLog, Se
 from loadgen.emulator.engine.types import Limits, Sequence
 from traces.trace import BlockHashes
 
-__all__ = ["ServerArrivals", "serve"]
+__all__ = ["ServerArrivals", "recorded_chain", "serve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +101,7 @@ def _general(arrivals: ServerArrivals, engine: Engine, timeout_ns: int, until: i
         chain: Chain = ((group, blocks),) if group >= 0 and blocks else ()
         if arrivals.blocks is not None:
             ids = arrivals.blocks.of(request).tolist()
-            chain = _recorded_chain(ids, arrivals.blocks.block_tokens, inputs[request], size)
+            chain = recorded_chain(ids, arrivals.blocks.block_tokens, inputs[request], size)
         return Sequence(request, inputs[request], outputs[request], chain, priorities[request])
 
     at_ps = (arrivals.at_ns * PS_PER_NS).tolist()
@@ -110,7 +110,7 @@ def _general(arrivals: ServerArrivals, engine: Engine, timeout_ns: int, until: i
     return _general_trace(drive)
 
 
-def _recorded_chain(ids: list[int], block_tokens: int, input_tokens: int, size: int) -> Chain:
+def recorded_chain(ids: list[int], block_tokens: int, input_tokens: int, size: int) -> Chain:
     """The prompt's full blocks of `size` tokens, named by the recorded blocks they lie in.
 
     An id stands for its block and all before it, so a block of the server's that ends in it is known by the id and by

@@ -61,7 +61,8 @@ class EventStream:
             found = _batch(text)
             if found is None:
                 if len(text) > LIMIT_BYTES:
-                    self._refuse(b"[" + text, 1)
+                    where = f"within {LIMIT_BYTES >> 20} MiB from byte {self._offset} on"
+                    raise Malformed(f"no event ends {where}: write the profile again")
                 wanted = 2 * len(text)
                 continue
             events, used = found

@@ -189,7 +189,10 @@ class _Gemms:
 
 
 def _gemms(recorded: Recorded, on_device: bool) -> tuple[_Gemms, tuple[int, float]]:
-    shapes = [(gemm_shape(one.name, one.dims), one.element) for one in recorded.operators]
+    shapes = [  # one object a shape, however many calls have it
+        None if (shape := gemm_shape(one.name, one.dims)) is None else (*shape, one.element)
+        for one in recorded.operators
+    ]
     operators = recorded.gemms
     if on_device:
         source = recorded.compute
@@ -212,8 +215,8 @@ def _gemms(recorded: Recorded, on_device: bool) -> tuple[_Gemms, tuple[int, floa
         lost = np.zeros(len(operators), dtype=bool)
     took_s = np.asarray(source.took_us, dtype=np.float64) * _US
     what = _array(operators.what)[operator]
-    known = np.array([shapes[one][0] is not None for one in what.tolist()], dtype=bool)
-    full = [(*shape, element) for one in what[known].tolist() for shape, element in [shapes[one]] if shape is not None]
+    known = np.array([shapes[one] is not None for one in what.tolist()], dtype=bool)
+    full = [shape for one in what[known].tolist() if (shape := shapes[one]) is not None]
     gemms = _Gemms(
         shape=full, row=row[known], operator=operator[known], took_s=took_s[row[known]], source=source
     )  # fmt: skip

@@ -56,6 +56,13 @@ def test_what_is_no_trace_is_refused_in_one_line(text: bytes, said: str) -> None
     assert "\n" not in str(error.value)
 
 
+def test_text_in_which_no_event_ends_is_not_read_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.tp.chrome.BATCH_BYTES", 700)
+    monkeypatch.setattr("analysis.tp.chrome.LIMIT_BYTES", 5000)
+    with pytest.raises(Malformed, match="no event ends within 0 MiB from byte 16 on"):
+        read_kineto(pieces(b'{"traceEvents":["' + b"a" * 100_000, 512))
+
+
 def test_steps_collectives_and_gemms_of_a_decoder() -> None:
     profile = read(decoder())
     assert (profile.steps_by, len(profile.steps), profile.ranks, profile.on_device) == (

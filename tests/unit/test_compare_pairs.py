@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from analysis.compare.order import run_order, williams
 from analysis.compare.pairs import compare_capacities, holm, holm_adjusted, paired, primary_verdict, sign_test
-from analysis.compare.types import CapacityPerGpu, VariantRun
+from analysis.compare.types import CapacityPerGpu, Endpoint, VariantRun
 
 RUN = VariantRun(
     variant="A", label="4/s", rate=4.0, rate_per_gpu=4.0, replicate=0, seed=100, status="PASS", attainment=0.99,
@@ -134,3 +135,43 @@ def test_two_variants_run_abba():
     assert [order(r) for r in range(3)] == [("A", "B"), ("B", "A"), ("A", "B")]
     with pytest.raises(ValueError, match="different names"):
         run_order(["A", "A"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"replicate": 1}, "a replicate is there twice"),
+        ({"label": "5/s"}, "several points or variants"),
+        ({"variant": "C"}, "several points or variants"),
+        ({"seed": 7}, "had seeds 100 and 7"),
+        ({"schedule_sha256": "t"}, "met other schedules or workloads"),
+        ({"workload_sha256": "t"}, "met other schedules or workloads"),
+    ],
+)
+def test_runs_that_are_no_pairs_are_refused(change: dict[str, Any], says: str) -> None:
+    first, *others = runs("B", B)
+    with pytest.raises(ValueError, match=says):
+        paired(runs("A", A), [replace(first, **change), *others], "g_card")
+
+
+def test_no_runs_are_no_difference_and_another_rate_may_have_another_schedule() -> None:
+    with pytest.raises(ValueError, match="needs runs of both variants"):
+        paired(runs("A", A), [], "g_card")
+    scaled = [replace(run, rate=8.0, schedule_sha256="t") for run in runs("B", B)]
+    assert paired(runs("A", A), scaled, "g_card").n == len(B)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "of"),
+    [
+        ("lambda_per_gpu", "rate_per_gpu"),
+        ("request_goodput", "goodput_per_s"),
+        ("token_goodput", "token_goodput_per_s"),
+        ("attainment", "attainment"),
+    ],
+)
+def test_each_endpoint_compares_its_own_number(endpoint: Endpoint, of: str) -> None:
+    better = [replace(run, **{of: 3.0}) for run in runs("A", A)]
+    worse = [replace(run, **{of: 1.0}) for run in runs("B", B)]
+    found = paired(better, worse, endpoint)
+    assert found.values == pytest.approx([2.0 / (2.0 if found.scale == "relative" else 1.0)] * len(A))

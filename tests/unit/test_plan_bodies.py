@@ -13,7 +13,7 @@ from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
 from loadgen.plan.prompts import WORDS, Prompts
-from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
+from loadgen.plan.types import NS, ExactText, PlanRequest, RequestFormat, RunPlan, Window
 
 SLOT = {"model": "org/model-7b", "cache_salt": "0123456789abcdef"}
 MEMBERS = JsonMembers.of(**SLOT)
@@ -275,3 +275,33 @@ def test_the_ring_skips_what_was_taken_beyond_it() -> None:
     held.fill(0, 1)
     assert held.take(11) == Bodies(plan, MEMBERS).encode(11)
     assert held.starved == 1
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+@pytest.mark.parametrize("shared", [0, 12])
+def test_exact_texts_have_the_planned_tokens_and_share_what_was_planned(
+    endpoint: Literal["completions", "chat"], shared: int
+) -> None:
+    text = ExactText(opener="Go", words=(" a", " b", " c", " d"), overhead_tokens=3, shared_overhead_tokens=7)
+    plan = make(
+        RequestFormat(endpoint=endpoint, prompt="text", text=text),
+        Lengths(input=parse_law("uniform:1..30"), shared_prefix=shared, prefix_groups=2),
+    )
+    prompts = Prompts(plan)
+    begun: dict[int, set[str]] = {}
+    for i in range(len(plan)):
+        first, own = prompts.words(i)
+        in_chat = endpoint == "chat" and plan.prefix_tokens[i] > 0
+        overhead = text.shared_overhead_tokens if in_chat else text.overhead_tokens
+        assert own.startswith("Go")
+        assert first.startswith("Go") == in_chat
+        words = (first + own).replace("Go", "").split()
+        # below its overhead a prompt is as long as that
+        assert len(words) + overhead == max(plan.input_tokens[i], overhead)
+        length = int(plan.prefix_tokens[i])
+        assert length == min(shared, plan.input_tokens[i] - 1) or length == shared == 0
+        if length == 12 and plan.input_tokens[i] > 20:
+            count = length - (text.shared_overhead_tokens - text.overhead_tokens if in_chat else text.overhead_tokens)
+            begun.setdefault(int(plan.prefix_group[i]), set()).add(" ".join(words[:count]))
+    assert all(len(texts) == 1 for texts in begun.values())
+    assert len(set.union(set(), *begun.values())) == (2 if shared else 0)

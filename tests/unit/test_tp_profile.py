@@ -203,3 +203,39 @@ def test_names() -> None:
     assert gemm_shape("aten::mm", [(16, 64)]) is None
     assert step_tokens("execute_context_1(128)_generation_2(2)") == 130
     assert step_tokens("ProfilerStep#4") is None
+
+
+def test_events_without_what_they_need_change_nothing() -> None:
+    plain, odd = decoder(), decoder()
+    odd.header["distributedInfo"] = {"backend": "nccl", "rank": 0, "world_size": 4, "more": []}
+    for broken in (
+        {"ph": "i", "cat": "kernel", "name": AR, "ts": 1},
+        {"ph": "X", "cat": "kernel", "name": AR, "ts": "soon", "dur": 1},
+        {"ph": "X", "cat": "kernel", "name": AR, "ts": 1, "dur": "long"},
+        {"ph": "X", "cat": 7, "name": AR, "ts": 1, "dur": 1},
+        {"ph": "X", "cat": "kernel", "name": None, "ts": 1, "dur": 1},
+        {"ph": "X", "cat": "user_annotation", "name": "my own", "ts": 1, "dur": 1, "args": {}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 1, "args": []},
+        {"ph": "X", "cat": "python_function", "name": "forward", "ts": 1, "dur": 1, "args": {}},
+    ):
+        odd.events.insert(0, broken)
+    assert read(odd).steps == read(plain).steps
+    assert read(odd).collectives == read(plain).collectives
+
+
+def test_a_device_that_says_nothing_of_its_group_leaves_it_unknown() -> None:
+    silent = decoder()
+    silent.header |= {"distributedInfo": {"rank": -1, "world_size": "many"}}
+    assert read_kineto(pieces(silent.text())).ranks is None
+    silent.header |= {"distributedInfo": None, "deviceProperties": None}
+    found = read_kineto(pieces(silent.text()))
+    assert (found.rank, found.ranks, found.devices) == (None, None, 0)
+
+
+def test_sizes_that_are_no_numbers_and_unknown_types_are_not_taken() -> None:
+    made = decoder()
+    for event in made.events:
+        if event["name"] == AR:
+            event["args"] |= {"In msg nelems": (1 << 64) - 1, "dtype": "Strange", "Group size": None}
+    calls = read_kineto(pieces(made.text())).calls
+    assert {(call.elements, call.element, call.ranks) for call in calls} == {(-1, "", 0)}

@@ -2,7 +2,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest --durations=15
+TESTS := pytest --durations=15
+PYTEST := $(BIN)/python -m $(TESTS)
+MEASURED := $(BIN)/python -m coverage run
+SIDE_BY_SIDE = -n auto --dist worksteal -m 'not realtime and $(WHICH)'
+
+# rooms that decide what a number means, and the tests of them that take milliseconds
+ROOMS := analysis loadgen/plan traces
+ROOM_TESTS := $(filter-out %/test_search_fold.py %/test_trace_values.py,$(wildcard $(patsubst %,tests/unit/test_%.py, \
+	buckets cohort compare_* crosscheck diagnose indicator intervals judge mistakes paired_* plan_* queueing readings \
+	records report* search_* slo tp_* trace_* units validity)))
+FLOORS = $(BIN)/coverage combine -q || failed=1; \
+	for room in $(ROOMS); do \
+		total=$$($(BIN)/coverage report --include="$$room/*" --fail-under=95 --format=total) \
+			|| { failed=1; $(BIN)/coverage report --include="$$room/*"; }; \
+		echo "coverage of $$room: $$total % of at least 95 %"; \
+	done
+comma := ,
+space := $(subst ,, )
 
 .PHONY: setup demo test test-all test-vllm coverage truth check clean
 
@@ -17,13 +34,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/loadgen sweep --scenario demo
 
-# all but the real-time tests side by side, then those one after another; both happen, and either can fail it
+# Three parts, all of which happen, and each of which can fail it: the quick tests of ROOMS, their coverage measured, with
+# a floor for each room; the other tests side by side; the real-time tests one after another.
 test test-all: $(READY)
-	@failed=0; \
-	$(PYTEST) -n auto --dist worksteal -m 'not realtime and $(WHICH)' || failed=1; \
+	@rm -f .coverage .coverage.*; failed=0; \
+	$(MEASURED) --source=$(subst $(space),$(comma),$(ROOMS)) -m $(TESTS) $(SIDE_BY_SIDE) $(ROOM_TESTS) || failed=1; \
+	$(FLOORS); \
+	$(PYTEST) $(SIDE_BY_SIDE) $(ROOM_TESTS:%=--ignore=%) || failed=1; \
 	$(PYTEST) -m 'realtime and $(WHICH)' || failed=1; \
 	exit $$failed
-test: WHICH = not slow and not vllm
+test coverage: WHICH = not slow and not vllm
 test-all: WHICH = not vllm
 
 # a running server by LOADGEN_VLLM=URL, an environment with vLLM by LOADGEN_VLLM_VENV=DIR, or one made here
@@ -31,13 +51,12 @@ test-vllm: $(READY)
 	@test -n "$$LOADGEN_VLLM$$LOADGEN_VLLM_VENV" || test -x .venv-vllm/bin/vllm || tests/vllm/install.sh .venv-vllm
 	$(BIN)/python -m pytest -m vllm -s tests/vllm
 
-# how much of each room the tests reach, branches and child processes included; fails below the floors
+# what all tests reach, child processes included: the floors of ROOMS, and one for the rest of loadgen
 coverage: $(READY)
-	rm -f .coverage .coverage.*
-	$(MAKE) test PYTEST='$(BIN)/python -m coverage run -m pytest --durations=15'
-	$(BIN)/coverage combine -q
-	@failed=0; \
-	$(BIN)/coverage report --include='analysis/*,loadgen/plan/*,traces/*' --fail-under=95 || failed=1; \
+	@rm -f .coverage .coverage.*; failed=0; \
+	$(MEASURED) -m $(TESTS) $(SIDE_BY_SIDE) || failed=1; \
+	$(MEASURED) -m $(TESTS) -m 'realtime and $(WHICH)' || failed=1; \
+	$(FLOORS); \
 	$(BIN)/coverage report --include='loadgen/*' --omit='loadgen/plan/*' --fail-under=85 || failed=1; \
 	exit $$failed
 

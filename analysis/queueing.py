@@ -42,7 +42,12 @@ def fcfs_requests(arrivals_ns: Ints, services_ns: Ints) -> pd.DataFrame:
     done = dict.fromkeys(("first_token_ns", "last_token_ns", "ended_ns"), finish)
     made = dict.fromkeys(("scheduled_ns", "released_ns", "sent_ns"), arrivals_ns)
     once = dict.fromkeys(("output_tokens", "output_tokens_planned", "token_events", "token_reads"), 1)
-    said = {"outcome": "ok", "http_status": 200, "finish_reason": "length", "output_tokens_source": "usage"}
+    said: dict[str, int | str] = {
+        "outcome": "ok",
+        "http_status": 200,
+        "finish_reason": "length",
+        "output_tokens_source": "usage",
+    }
     return columns(len(finish), {**made, "headers_ns": start, **done, **once, **said})
 
 

@@ -35,7 +35,9 @@ Ints = npt.NDArray[np.int64]
 GATHERED_SPAN = 20  # a stream that waited so many times as long for its first token as all others took,
 GATHERED_EVENTS = 1.5  # and came with so many events a read, was gathered and let go
 Numbers = TypeVar("Numbers", int, Ints)
-_DEFAULTS: dict[str, Any] = {
+# a whole column, or one value that fills it
+ColumnValues = int | str | Sequence[int | str] | npt.NDArray[Any] | pd.api.extensions.ExtensionArray | pd.Series
+_DEFAULTS: dict[str, int | str] = {
     **{name: "" if dtype == "str" else ABSENT for name, dtype in REQUEST_COLUMNS.items()},
     "connect_ns": 0,
     "first_read_tokens": 1,
@@ -46,7 +48,7 @@ _DEFAULTS: dict[str, Any] = {
 _EMPTY = pd.array([""], dtype="str")
 
 
-def columns(n: int, known: Mapping[str, Any]) -> pd.DataFrame:
+def columns(n: int, known: Mapping[str, ColumnValues]) -> pd.DataFrame:
     """A request table of `n` rows in schema order from whole columns; a scalar fills its column.
 
     Columns not given hold "did not happen" (-1), an empty string, or what is true when nothing is said (no connect, one
@@ -77,13 +79,13 @@ def _column(n: int, given: Any, dtype: str) -> Any:
     return pd.Series(given, index=pd.RangeIndex(n), dtype=dtype).array
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def table(rows: Sequence[Mapping[str, int | str]]) -> pd.DataFrame:
     """A typed request table in schema order, one row a mapping; what a row leaves out is as in `columns`.
 
     Raises `ValueError` as `columns` does.
     """
     known = {
-        name: [row.get(name, i if name == "index" else _DEFAULTS.get(name)) for i, row in enumerate(rows)]
+        name: [row.get(name, i if name == "index" else _DEFAULTS.get(name, "")) for i, row in enumerate(rows)]
         for name in dict.fromkeys(name for row in rows for name in row)
     }
     return columns(len(rows), known)

@@ -206,10 +206,12 @@ class Collector:
         column = {"input": c.input, "output": c.output, "hashes": c.hashes}.get(side, c.at)
         if reason in ("bad_row", "over_long") or reason.startswith("missing"):
             return ""
+        values = batch.columns[column]
         try:
-            return f" ({printable(batch.columns[column][row], 40)!r})"
+            return f" ({printable(values[row], 40)!r})"
         except (OverflowError, ValueError):  # an instant that Python has no date for
-            return f" (a {printable(batch.columns[column].type)} out of range)"
+            kind = "value" if isinstance(values, list) else printable(values.type)
+            return f" (a {kind} out of range)"
 
     def finish(self) -> tuple[Trace, ReadReport]:
         """The trace and its account. Raises `TraceError` by policy, or where nothing usable was read."""

@@ -101,7 +101,7 @@ def _batches(source: Source, found: Found) -> Iterator[Batch]:
         return read_records(source, found.export)
     if found.reader == "mapped":
         return read_mapped(source, found.paths, columns.hashes)
-    return read_lines(source, columns, more, found.paths, found.sample, dates=found.clock == "iso")
+    return read_lines(source, columns, more, found.paths, found.kinds, dates=found.clock == "iso")
 
 
 def _check_blocks(path: str | Path, trace: Trace) -> None:

@@ -9,7 +9,7 @@ are added up.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -170,9 +170,7 @@ def _restarts(rows: pd.DataFrame | None, targets: set[str]) -> Iterator[tuple[st
             yield str(source), f"its process started anew {starts[-1] - starts[0]:.0f} s after the one before"
 
 
-def _not_measured(
-    found: Mapping[str, object], sources: Sequence[SourceReport], targets: Sequence[str]
-) -> Iterator[str]:
+def _not_measured(found: Collection[str], sources: Sequence[SourceReport], targets: Sequence[str]) -> Iterator[str]:
     """What a reader would look for and not find, with the reason where a page of the target refused."""
     failed = {source.name: source.why for source in sources if source.why and not source.scrapes}
     for source in (*targets, *(name for name in failed if name not in targets)):

@@ -50,7 +50,7 @@ def _fit(profile: str, settings: Sequence[str], results: Path, out: Path | None)
     from loadgen.emulator.fitting import fit_profile, write_profile
 
     fitted = fit_profile(profile, settings, results)
-    fit, _ = fitted
+    fit = fitted.fit
     typer.echo(f"{profile} fitted to {results}: {fit.passes} of {fit.seen} passes, {fit.stalls} stalls left out")
     for name, estimate, unit in (
         ("step.overhead_ms", fit.overhead_s, 1e-3),

@@ -6,7 +6,7 @@ The output is a fixed cycle of words.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import orjson
 
@@ -20,6 +20,12 @@ DONE: Final = b"data: [DONE]\n\n"
 _CLOSE: Final = b"}\n\n"
 _IDS: Final = tuple(range(1001, 1009))
 _WORDS: Final = tuple(piece(token_id).decode() for token_id in _IDS)
+
+
+class _Usage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
 
 
 class RenderedResponse:
@@ -83,10 +89,8 @@ class RenderedResponse:
         """What stands after the last token: usage if it was asked for, and [DONE]."""
         if not self._request.include_usage:
             return DONE
-        counts = self._usage(self._tokens)
-        if self._details:
-            counts["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
-        usage = orjson.dumps(counts)
+        details = {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}} if self._details else {}
+        usage = orjson.dumps({**self._usage(self._tokens), **details})
         return b"".join((self._head, b'],"usage":', usage, self._fingerprint, b"}\n\n", DONE))
 
     def whole(self) -> bytes:
@@ -153,7 +157,7 @@ class RenderedResponse:
         pieces += (b',"token_ids":', ids, b"}]")
         return b"".join(pieces)
 
-    def _usage(self, tokens: int) -> dict[str, Any]:
+    def _usage(self, tokens: int) -> _Usage:
         prompt = len(self._request.prompt)
         return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
 
@@ -162,9 +166,8 @@ class RenderedResponse:
         if not self._request.continuous_usage:
             return b""
         usage = self._usage(tokens)
-        if self._chat:
-            usage["completion_tokens_details"] = None
-        return b',"usage":' + orjson.dumps(usage)
+        shown = {**usage, "completion_tokens_details": None} if self._chat else usage
+        return b',"usage":' + orjson.dumps(shown)
 
 
 def _ids(first: int, end: int) -> list[int]:

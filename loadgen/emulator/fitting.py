@@ -6,10 +6,9 @@ overhead, FLOPs/s and bytes/s are the run's.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -18,23 +17,29 @@ from analysis.tp.fit import Fit, Server, fit_passes
 from analysis.tp.passes import NotIdentified, Passes, find_passes, joined
 from loadgen.common.errors import ResultsError, UsageError
 from loadgen.emulator.engine.profile import BatchingProfile
-from loadgen.emulator.profiles import parse_profile, read_profile
+from loadgen.emulator.profiles import ProfileFile, read_profile
 from loadgen.results.events import read_events
 from loadgen.results.store import read_run
 
 __all__ = ["FittedProfile", "fit_profile", "write_profile"]
 
-FittedProfile = tuple[Fit, dict[str, Any]]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedProfile:
+    """A fit, and the file of the profile with the fitted constants in it."""
+
+    fit: Fit
+    file: ProfileFile
 
 
 def fit_profile(name: str, settings: Sequence[str], results: Path) -> FittedProfile:
-    """The fit, and the raw tables of the profile with the fitted constants in it.
+    """The fit of a measured run, and the profile with the fitted constants in it.
 
     All sealed runs in the results directory are used together. Raises `UsageError` for a profile of another kind,
     `ResultsError` for a directory without runs or one that does not identify the constants.
     """
-    raw, where = read_profile(name, settings)
-    profile = parse_profile(raw, where)
+    file = read_profile(name, settings)
+    profile = file.profile()
     if not isinstance(profile, BatchingProfile):
         raise UsageError(
             f"--fit: profile {name} is of kind {profile.kind}; choose a batching one, such as llama8b-80gb"
@@ -52,37 +57,29 @@ def fit_profile(name: str, settings: Sequence[str], results: Path) -> FittedProf
         fit = fit_passes(joined([_passes(run) for run in _runs(results)]), server)
     except NotIdentified as error:
         raise ResultsError(f"--fit {results}: {error}") from None
-    raw["description"] = f"{profile.description}; step times fitted to a measured run"
-    raw["card"] |= {
+    fitted = ProfileFile(where="the fit", tables=file.tables)
+    fitted.tables["description"] = f"{profile.description}; step times fitted to a measured run"
+    fitted.tables["card"] |= {
         "effective_tflops": _rounded(fit.flops_per_s.value / 1e12),
         "effective_gb_per_s": _rounded(fit.bytes_per_s.value / 1e9),
     }
-    raw["step"]["overhead_ms"] = _rounded(fit.overhead_s.value * 1e3)
-    parse_profile(raw, "the fit")
-    return fit, raw
+    fitted.tables["step"]["overhead_ms"] = _rounded(fit.overhead_s.value * 1e3)
+    fitted.profile()  # refuses constants that no server has
+    return FittedProfile(fit=fit, file=fitted)
 
 
 def write_profile(path: Path, fitted: FittedProfile) -> None:
     """Write the profile as TOML. Raises `UsageError` where a file is, or cannot be."""
-    fit, raw = fitted
-    lines = [
+    fit = fitted.fit
+    head = [
         f"# Step times fitted by least squares to {fit.passes} of {fit.seen} passes of a measured run; residuals: rms",
         f"# {100 * fit.rms:.2g} % of a pass, p95 {100 * fit.p95:.2g} %. All else is the profile it started from.",
     ]
-    sections = {key: value for key, value in raw.items() if isinstance(value, dict)}
-    lines += _pairs({key: value for key, value in raw.items() if key not in sections})
-    for name, section in sections.items():
-        lines += ["", f"[{name}]", *_pairs(section)]
     try:
         with path.open("x", encoding="utf-8") as stream:
-            stream.write("\n".join(lines) + "\n")
+            stream.write("\n".join([*head, fitted.file.text()]))
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror}; choose another name") from None
-
-
-def _pairs(section: Mapping[str, Any]) -> list[str]:
-    # strings, numbers, booleans and lists of them are written alike in JSON and TOML
-    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in section.items()]
 
 
 def _rounded(value: float) -> float:

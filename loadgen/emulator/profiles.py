@@ -7,8 +7,10 @@ refused with the file and the key.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -22,7 +24,7 @@ from loadgen.emulator.service import WeibullService
 
 _SHIPPED = resources.files("loadgen.emulator").joinpath("profiles")
 
-__all__ = ["FcfsProfile", "Profile", "ServerLimits", "load_profile", "parse_profile", "profile_names", "read_profile"]
+__all__ = ["FcfsProfile", "Profile", "ProfileFile", "ServerLimits", "load_profile", "profile_names", "read_profile"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -116,11 +118,56 @@ def load_profile(name: str, settings: Sequence[str] = ()) -> Profile:
     `key=value` with a dotted key of the file and a value as TOML writes it (a word needs no quotes); it takes the place
     of the file's, and the description says so.
     """
-    return parse_profile(*read_profile(name, settings))
+    return read_profile(name, settings).profile()
 
 
-def read_profile(name: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """The raw tables of a profile file with `settings` put in, and the file's name for messages."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProfileFile:
+    """A profile file as it is written: its TOML `tables`, not checked yet, and `where` they are, for messages."""
+
+    where: str
+    tables: dict[str, Any]
+
+    def profile(self) -> Profile:
+        """The profile that the tables describe. Raises `UsageError` naming the file and the key."""
+        try:
+            kind = self.tables.get("kind")
+            if not isinstance(kind, str) or kind not in KINDS:
+                raise ValueError(f"key kind must be one of {', '.join(sorted(KINDS))}, not {kind!r}")
+            module, name = KINDS[kind]
+            profile: Profile = getattr(import_module(module), name).model_validate(self.tables)
+        except ValueError as error:
+            raise UsageError(f"emulator profile {self.where}: {_first_line(error)}") from None
+        return profile
+
+    def put(self, setting: str) -> None:
+        """Replace a key by what `key=value` says. Raises `UsageError`."""
+        key, equals, text = setting.partition("=")
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise UsageError(f"--set {setting}: write it as key=value, such as --set scheduler.max_num_seqs=4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        section = self.tables
+        for name in path[:-1]:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise UsageError(f"--set {setting}: {name} is not a section of the profile")
+        section[path[-1]] = value
+
+    def text(self) -> str:
+        """The tables as TOML: keys of no section first, then one section after the other."""
+        sections = {key: value for key, value in self.tables.items() if isinstance(value, dict)}
+        lines = [_line(key, value) for key, value in self.tables.items() if key not in sections]
+        for name, section in sections.items():
+            lines += ["", f"[{name}]", *(_line(key, value) for key, value in section.items())]
+        return "\n".join(lines) + "\n"
+
+
+def read_profile(name: str, settings: Sequence[str] = ()) -> ProfileFile:
+    """A profile file by name or path with `settings` put in, as for `load_profile`. Raises `UsageError`."""
     name, asked, own = name.partition("?")
     settings = (*(own.split("&") if asked else ()), *settings)
     if name.endswith(".toml") or "/" in name:
@@ -137,47 +184,19 @@ def read_profile(name: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any
         known = ", ".join(profile_names())
         raise UsageError(f"unknown emulator profile {name!r}; there are {known}, or give the path of a .toml file")
     try:
-        raw = tomllib.loads(text)
+        file = ProfileFile(where=where, tables=tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"emulator profile {where}: {error}") from None
     for setting in settings:
-        _put(raw, setting)
-    if settings and isinstance(raw.get("description"), str):
-        raw["description"] += f" [with {', '.join(settings)}]"
-    return raw, where
+        file.put(setting)
+    if settings and isinstance(file.tables.get("description"), str):
+        file.tables["description"] += f" [with {', '.join(settings)}]"
+    return file
 
 
-def parse_profile(raw: dict[str, Any], where: str) -> Profile:
-    """A profile from raw tables. Raises `UsageError` naming `where` and the key."""
-    try:
-        return _parse(raw)
-    except ValueError as error:
-        raise UsageError(f"emulator profile {where}: {_first_line(error)}") from None
-
-
-def _put(raw: dict[str, Any], setting: str) -> None:
-    key, equals, text = setting.partition("=")
-    path = key.strip().split(".")
-    if not equals or not all(path):
-        raise UsageError(f"--set {setting}: write it as key=value, such as --set scheduler.max_num_seqs=4")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for name in path[:-1]:
-        raw = raw.setdefault(name, {})
-        if not isinstance(raw, dict):
-            raise UsageError(f"--set {setting}: {name} is not a section of the profile")
-    raw[path[-1]] = value
-
-
-def _parse(raw: dict[str, Any]) -> Profile:
-    kind = raw.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"key kind must be one of {', '.join(sorted(KINDS))}, not {kind!r}")
-    module, name = KINDS[kind]
-    profile: Profile = getattr(import_module(module), name).model_validate(raw)
-    return profile
+def _line(key: str, value: object) -> str:
+    # strings, numbers, booleans and lists of them are written alike in JSON and TOML
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -51,22 +50,34 @@ class GenerateRequest:
     priority: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StreamOptions:
+    """Where usage goes in a stream: in an event of its own at the end, and in every event."""
+
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
 def read_request(endpoint: Endpoint, body: bytes, model: str, limits: ServerLimits) -> GenerateRequest:
     """Parse and check a body. Raises `ApiError`."""
     raw = _parse(body, model)
-    prompt = _messages(raw, limits) if endpoint == "chat" else _prompt(raw, limits)
+    if endpoint == "chat":
+        prompt = _messages(raw.get("messages"), len(raw), limits)
+    else:
+        prompt = _prompt(raw.get("prompt"), limits)
     _check_length(prompt, limits)
-    options = _stream_options(raw)
+    stream = bool(raw.get("stream"))
+    options = _stream_options(raw.get("stream_options"), stream=stream)
     room = limits.max_model_len - len(prompt)
-    max_tokens = _integer(raw, "max_tokens")
+    max_tokens = _integer(raw.get("max_tokens"), "max_tokens")
     if endpoint == "chat" and raw.get("max_completion_tokens") is not None:
-        max_tokens = _integer(raw, "max_completion_tokens")
+        max_tokens = _integer(raw["max_completion_tokens"], "max_completion_tokens")
     if max_tokens is None:
         max_tokens = room if endpoint == "chat" else DEFAULT_COMPLETION_TOKENS
     if max_tokens < 1:
         text = f"max_tokens must be at least 1, got {max_tokens}. (parameter=max_tokens, value={max_tokens})"
         raise _bad(text, "max_tokens")
-    min_tokens = _integer(raw, "min_tokens") or 0
+    min_tokens = _integer(raw.get("min_tokens"), "min_tokens") or 0
     if min_tokens > max_tokens:
         raise _bad(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
     if (raw.get("n") or 1) != 1:
@@ -77,12 +88,12 @@ def read_request(endpoint: Endpoint, body: bytes, model: str, limits: ServerLimi
         max_tokens=min(max_tokens, room),
         min_tokens=min(min_tokens, room),
         ignore_eos=bool(raw.get("ignore_eos")),
-        stream=bool(raw.get("stream")),
-        include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
+        stream=stream,
+        include_usage=options.include_usage,
+        continuous_usage=options.continuous_usage,
         return_token_ids=bool(raw.get("return_token_ids")),
-        cache_salt=_salt(raw),
-        priority=_integer(raw, "priority") or 0,
+        cache_salt=_salt(raw.get("cache_salt")),
+        priority=_integer(raw.get("priority"), "priority") or 0,
     )
 
 
@@ -90,7 +101,7 @@ def read_tokenize(body: bytes, model: str, limits: ServerLimits) -> tuple[list[i
     """The ids of a text or a chat, and whether their texts are wanted too. Raises `ApiError`."""
     raw = _parse(body, model)
     if "messages" in raw:
-        ids = _messages(raw, limits)
+        ids = _messages(raw["messages"], len(raw), limits)
     elif isinstance(raw.get("prompt"), str):
         ids = encode(raw["prompt"], limits.vocab_size)
     else:
@@ -113,9 +124,10 @@ def _bad(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, message, "BadRequestError", param)
 
 
-def _invalid(kind: str, where: str, message: str, given: str, more: Mapping[str, Any] | None = None) -> ApiError:
-    """A body of the wrong shape, in the words of the validator that vLLM uses."""
-    entry = {"type": kind, "loc": where, "msg": message, "input": given, **(more or {})}
+def _invalid(kind: str, where: str, message: str, given: str, reason: str = "") -> ApiError:
+    """A body of the wrong shape, in the words of the validator that vLLM uses; `reason`: the JSON parser's, if any."""
+    context = {"ctx": {"error": reason}} if reason else {}
+    entry = {"type": kind, "loc": where, "msg": message, "input": given, **context}
     return ApiError(400, f"1 validation error:\n  {entry}", "Bad Request", where)
 
 
@@ -126,8 +138,7 @@ def _parse(body: bytes, model: str) -> dict[str, Any]:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError:
         position, reason = _json_fault(body)
-        more = {"ctx": {"error": reason}}
-        raise _invalid("json_invalid", f"body.{position}", "JSON decode error", "<dict of 0 items>", more) from None
+        raise _invalid("json_invalid", f"body.{position}", "JSON decode error", "<dict of 0 items>", reason) from None
     if not isinstance(raw, dict):
         text = "Input should be a valid dictionary or object to extract fields from"
         raise _invalid("model_attributes_type", "body", text, _given(raw))
@@ -148,12 +159,11 @@ def _json_fault(body: bytes) -> tuple[int, str]:
     return 0, "a number or a constant that JSON does not have"
 
 
-def _given(value: Any) -> str:
+def _given(value: object) -> str:
     return f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, list | dict) else str(value)
 
 
-def _integer(raw: Mapping[str, Any], key: str) -> int | None:
-    value = raw.get(key)
+def _integer(value: object, key: str) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     text = "Input should be a valid integer"
@@ -162,8 +172,7 @@ def _integer(raw: Mapping[str, Any], key: str) -> int | None:
     raise _invalid("int_type", f"body.{key}", text, _given(value))
 
 
-def _salt(raw: Mapping[str, Any]) -> str:
-    salt = raw.get("cache_salt")
+def _salt(salt: object) -> str:
     if salt is None:
         return ""
     if not isinstance(salt, str) or not salt:
@@ -172,21 +181,20 @@ def _salt(raw: Mapping[str, Any]) -> str:
     return salt
 
 
-def _stream_options(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = raw.get("stream_options")
+def _stream_options(options: object, *, stream: bool) -> _StreamOptions:
     if options is None:
-        return {}
-    if not raw.get("stream"):
+        return _StreamOptions()
+    if not stream:
         text = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
         raise _bad(text, "stream_options")
     if not isinstance(options, dict):
         text = "Input should be a valid dictionary or object to extract fields from"
         raise _invalid("model_attributes_type", "body.stream_options", text, _given(options))
-    return options
+    usage = bool(options.get("include_usage"))
+    return _StreamOptions(include_usage=usage, continuous_usage=usage and bool(options.get("continuous_usage_stats")))
 
 
-def _prompt(raw: Mapping[str, Any], limits: ServerLimits) -> npt.NDArray[np.int64]:
-    prompt = raw.get("prompt")
+def _prompt(prompt: object, limits: ServerLimits) -> npt.NDArray[np.int64]:
     if prompt is None or prompt == "":
         raise _bad("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
     if isinstance(prompt, str):
@@ -211,21 +219,20 @@ def _ids(given: list[Any], key: str, limits: ServerLimits) -> npt.NDArray[np.int
     return ids
 
 
-def _messages(raw: Mapping[str, Any], limits: ServerLimits) -> npt.NDArray[np.int64]:
-    messages = raw.get("messages")
+def _messages(messages: object, keys: int, limits: ServerLimits) -> npt.NDArray[np.int64]:
+    """The prompt of a chat; `keys`: how many the body has, for the refusal of one without messages."""
     if messages is None:
-        raise _invalid("missing", "body.messages", "Field required", f"<dict of {len(raw)} items>")
+        raise _invalid("missing", "body.messages", "Field required", f"<dict of {keys} items>")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise _invalid("list_type", "body.messages", "Input should be a valid list", _given(messages))
     if not messages:
         raise _bad("You must pass at least one message", "messages")
-    text = "".join(f"<|{message.get('role')}|>{_content(message)}" for message in messages)
+    text = "".join(f"<|{message.get('role')}|>{_content(message.get('content'))}" for message in messages)
     return encode(text, limits.vocab_size)
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(content: object) -> str:
     """The text of a message: a string, or the text parts of a list."""
-    content = message.get("content")
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

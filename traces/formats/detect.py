@@ -10,7 +10,7 @@ from typing import Any, Final
 from traces.decode import CLOCKS, Clock
 from traces.errors import TraceError, printable
 from traces.formats.catalogue import LAYOUTS, OWN_HASHES, TOTALS
-from traces.formats.documents import head_objects, one_a_line
+from traces.formats.documents import Head, head_objects, one_a_line
 from traces.formats.evidence import MARK, Unit, unit_of
 from traces.formats.exports import EXPORTS, Export
 from traces.formats.layout import Columns, Filter, Layout
@@ -46,7 +46,7 @@ class Found:
     ends: bool = False  # the timestamp is the request's end
     filters: tuple[Filter, ...] = ()
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    sample: dict[str, Any] = field(default_factory=dict)
+    kinds: dict[str, type] = field(default_factory=dict)  # of each column of `paths`, in the first record
     notes: tuple[str, ...] = ()  # what a reader of this file should know
 
 
@@ -102,13 +102,13 @@ def _chosen(
     block_tokens: int | None,
     *,
     delimiter: bytes = b",",
-    head: list[dict[str, Any]] | None = None,
+    head: Head | None = None,
 ) -> Found:
     candidates = _candidates(name, names, reader)
     notes: tuple[str, ...] = ()
     size = 0
     if name is None and {layout.name for layout in candidates} == _TWINS:
-        candidates, size, notes = _decided(candidates, unit_of(head or [], whole=source.whole))
+        candidates, size, notes = _decided(candidates, unit_of(head or Head(objects=[]), whole=source.whole))
     shown = ", ".join(printable(n, 30) for n in names[:12]) + (", …" if len(names) > 12 else "")
     if name is None and (totals := TOTALS.intersection(names)):
         raise source.fault(
@@ -138,7 +138,12 @@ def _chosen(
             rows="nothing was read",
             remedy="leave --format out, or pass --map",
         )
-    if name in _TWINS and head and MARK in head[0] and (said := unit_of(head, whole=source.whole)) is not None:
+    if (
+        name in _TWINS
+        and head is not None
+        and MARK in head.objects[0]
+        and (said := unit_of(head, whole=source.whole)) is not None
+    ):
         if said.clock != layout.clock:
             raise source.fault(f"not in format {name}: {said.reason}", line=1, remedy="leave --format out")
         size = said.block_tokens
@@ -157,7 +162,6 @@ def _chosen(
         delimiter=delimiter,
         ends=ends,
         filters=tuple(f for f in layout.filters if f.column in names),
-        sample=head[0] if head else {},
         notes=(*layout.notes, *notes),
     )
 
@@ -172,8 +176,8 @@ def _decided(candidates: list[Layout], unit: Unit | None) -> tuple[list[Layout],
 def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
     head = head_objects(source)
     while True:
-        forms = [x for x in _EXPORTS if (x.name == name if name else any(x.claims(record) for record in head))]
-        names = list(dict.fromkeys(key for record in head for key in record))
+        forms = [x for x in _EXPORTS if (x.name == name if name else any(x.claims(record) for record in head.objects))]
+        names = head.names()
         fitting = {layout.name for layout in _candidates(name, names, "lines")}
         open_unit = fitting == _TWINS and unit_of(head, whole=source.whole) is None
         if forms or (fitting and not open_unit) or len(source.head) >= MAX_HEAD_BYTES:
@@ -195,7 +199,7 @@ def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
             ends=form.ends,
             notes=form.notes,
         )
-    if not head:
+    if not head.objects:
         raise source.fault(
             "JSON, but neither lines of objects nor a known export",
             line=1,
@@ -206,15 +210,15 @@ def _json(source: Source, name: str | None, block_tokens: int | None) -> Found:
     reader = "lines" if one_a_line(source) else "mapped"
     found = _chosen(source, name, [n for n in names if n != MARK], "lines", block_tokens, head=head)
     wanted = [*found.columns.names(), *(f.column for f in found.filters)]
-    return replace(found, reader=reader, paths=_literal(wanted))
+    return _with_paths(replace(found, reader=reader), {name: (name,) for name in wanted}, head)
 
 
-def _literal(names: list[str]) -> dict[str, tuple[str, ...]]:
-    return {name: (name,) for name in names}
+def _with_paths(found: Found, paths: dict[str, tuple[str, ...]], head: Head) -> Found:
+    return replace(found, paths=paths, kinds={name: head.kind(path) for name, path in paths.items()})
 
 
-def _refuse_kinds(source: Source, head: list[dict[str, Any]]) -> None:
-    first = head[0]
+def _refuse_kinds(source: Source, head: Head) -> None:
+    first = head.objects[0]
     if first.get("object") == "bucket" or (first.get("object") == "page" and "has_more" in first):
         raise source.fault(
             "totals of many requests in a bucket of time, not requests",
@@ -254,16 +258,12 @@ def _generic(source: Source, mapping: Mapping[str, str], unit: str | None, block
         return replace(found, reader="parquet", header=names)
     if source.head.lstrip()[:1] in (b"{", b"["):
         head = head_objects(source)
-        if not head:
+        if not head.objects:
             raise source.fault("JSON without objects", line=1, rows="nothing was read", remedy="write objects")
         # a column may first be seen far down: whether it is there at all is known at the end
-        return replace(
-            found,
-            reader="lines" if one_a_line(source) else "mapped",
-            paths=find_paths(columns.names(), head),
-            header=list(dict.fromkeys(key for record in head for key in record)),
-            sample=head[0],
-        )
+        reader = "lines" if one_a_line(source) else "mapped"
+        found = replace(found, reader=reader, header=head.names())
+        return _with_paths(found, find_paths(columns.names(), head), head)
     delimiter = _delimiter(source, lambda names: set(columns.names()) <= set(names))
     names = split_header(source, delimiter)
     _refuse_absent(source, columns.names(), names)

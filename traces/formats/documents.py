@@ -10,13 +10,14 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from traces.errors import TraceError
 from traces.source import MAX_HEAD_BYTES, LineChunk, Source
 
-__all__ = ["dig", "documents", "expand", "head_objects", "load_json", "one_a_line"]
+__all__ = ["Head", "dig", "documents", "expand", "head_objects", "load_json", "one_a_line"]
 
 # what exports call the list of their records
 _LISTS: Final = ("data", "Records", "observations", "resourceSpans")
@@ -24,6 +25,21 @@ _FIRST_LINES: Final = 20
 _LONG_LINE: Final = 1 << 20
 _MAX_RECORD: Final = 256 << 20
 _SPACE: Final = " \t\r\n\ufeff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Head:
+    """The first objects of a JSON file, parsed: what its layout is recognised by."""
+
+    objects: list[dict[str, Any]]
+
+    def names(self) -> list[str]:
+        """The keys that any of them has, in the order in which they come."""
+        return list(dict.fromkeys(key for one in self.objects for key in one))
+
+    def kind(self, path: tuple[str, ...]) -> type:
+        """The Python type of what the first of them has at a path of keys; NoneType where there is nothing."""
+        return type(dig(self.objects[0], path)) if self.objects else type(None)
 
 
 def _exact(text: str) -> Decimal | str:
@@ -106,7 +122,7 @@ def _by_line(block: LineChunk) -> Iterator[tuple[int, Any]]:
             yield number, _parsed(text)
 
 
-def head_objects(source: Source, limit: int = 200) -> list[dict[str, Any]]:
+def head_objects(source: Source, limit: int = 200) -> Head:
     """The first objects of a JSON file, for its layout to be recognised by; looks on where the first one is long."""
     while True:
         found: list[dict[str, Any]] = []
@@ -131,7 +147,7 @@ def head_objects(source: Source, limit: int = 200) -> list[dict[str, Any]]:
             or len(source.head) >= MAX_HEAD_BYTES
             or not source.look_further(8 * len(source.head), whole_line=False)
         ):
-            return found
+            return Head(objects=found)
 
 
 class _Stream:

@@ -8,10 +8,11 @@ is asked for. What we write says its unit and block size in its first record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal
+
+from traces.formats.documents import Head
 
 __all__ = ["MARK", "Unit", "unit_of"]
 
@@ -29,9 +30,9 @@ class Unit:
     reason: str
 
 
-def unit_of(head: list[dict[str, Any]], *, whole: bool) -> Unit | None:
+def unit_of(head: Head, *, whole: bool) -> Unit | None:
     """The unit that a file's first records prove, None where they do not; `whole`: they are all there is."""
-    mark = head[0].get(MARK) if head else None
+    mark = head.objects[0].get(MARK) if head.objects else None
     if isinstance(mark, dict) and mark.get("unit") in ("s", "ms"):
         size = mark.get("block_tokens")
         return Unit(
@@ -40,7 +41,7 @@ def unit_of(head: list[dict[str, Any]], *, whole: bool) -> Unit | None:
             reason=f"unit {mark['unit']}, as the file's first record says",
         )
     size = _block_tokens(head)
-    at = [t for record in head if (t := _number(record.get("timestamp"))) is not None]
+    at = [t for record in head.objects if (t := _number(record.get("timestamp"))) is not None]
     if not at:
         return None
     span = max(at) - min(at)
@@ -66,11 +67,11 @@ def _number(value: Any) -> Decimal | None:
     return number if number.is_finite() and number.adjusted() < 20 else None
 
 
-def _block_tokens(head: Iterable[dict[str, Any]]) -> int:
+def _block_tokens(head: Head) -> int:
     """512 or 16, where at least half of the prompts above 512 tokens have as many ids as blocks of it; else 0."""
     fits = {512: 0, 16: 0}
     seen = 0
-    for record in head:
+    for record in head.objects:
         ids, length = record.get("hash_ids"), record.get("input_length")
         if isinstance(ids, list) and ids and isinstance(length, int) and length > 16:
             seen += 1

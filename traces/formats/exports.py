@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 from traces.decode import Clock
 from traces.formats.documents import dig
 
-__all__ = ["EXPORTS", "Export", "Record"]
+__all__ = ["EXPORTS", "Export", "Row"]
 
-Record = dict[str, Any]  # at, input, output, session, status, duration; `skip`: the reason to leave it out
+
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen: one is made of every record, and that takes twice as long
+class Row:
+    """A record's values as the file has them, None where it has none; `skip`: the reason to leave it out, if any."""
+
+    at: object = None
+    input: object = None
+    output: object = None
+    session: object = None
+    status: object = None
+    duration: object = None
+    skip: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +37,8 @@ class Export:
     name: str
     about: str
     clock: Clock
-    claims: Callable[[Record], bool]
-    record: Callable[[Any], Record | None]
+    claims: Callable[[dict[str, Any]], bool]
+    record: Callable[[Any], Row | None]
     ends: bool = False
     notes: tuple[str, ...] = ()
 
@@ -58,44 +69,43 @@ def _sum(main: Any, *more: Any) -> Any:
     return main if whole is None or not extra else whole + sum(extra)
 
 
-def _litellm(row: Any) -> Record:
+def _flat(
+    row: Any, *, at: str, tokens_in: str = "prompt_tokens", tokens_out: str = "completion_tokens", session: str = "",
+    status: str = "",
+) -> Row:  # fmt: skip
+    """What stands at these keys; "" is a key that the format does not have."""
+    return Row(
+        at=_get(row, at),
+        input=_get(row, tokens_in),
+        output=_get(row, tokens_out),
+        session=_get(row, session) if session else None,
+        status=_get(row, status) if status else None,
+    )
+
+
+def _litellm(row: Any) -> Row:
     kind = str(_get(row, "call_type") or "")
     idle = re.fullmatch(
         r".*(embedding|image|moderation|transcription|speech|rerank|file|batch|ocr|search).*", kind, re.IGNORECASE
     )
     hit = str(_get(row, "cache_hit")).lower() == "true"
-    return {
-        "at": _get(row, "startTime"),
-        "input": _get(row, "prompt_tokens"),
-        "output": _get(row, "completion_tokens"),
-        "session": _get(row, "session_id"),
-        "status": _get(row, "status"),
-        "skip": "cache_hit" if hit else "no_generation" if idle else None,
-    }
+    told = _flat(row, at="startTime", session="session_id", status="status")
+    return replace(told, skip="cache_hit" if hit else "no_generation" if idle else "")
 
 
-def _helicone(row: Any) -> Record:
-    return {
-        "at": _get(row, "request_created_at"),
-        "input": _get(row, "prompt_tokens"),
-        "output": _get(row, "completion_tokens"),
-        "status": _get(row, "response_status"),
-    }
-
-
-def _langfuse(row: Any) -> Record | None:
+def _langfuse(row: Any) -> Row | None:
     kind = _get(row, "type")
     if kind is not None and str(kind).upper() != "GENERATION":
         return None
     details = _first(_get(row, "usageDetails"), _get(row, "usage_details"))
     usage = _first(_get(row, "usage"), {})
-    return {
-        "at": _first(_get(row, "startTime"), _get(row, "start_time")),
-        "input": _first(_detailed(details, "input"), _get(usage, "input"), _get(row, "promptTokens")),
-        "output": _first(_detailed(details, "output"), _get(usage, "output"), _get(row, "completionTokens")),
-        "session": _first(_get(row, "sessionId"), _get(row, "session_id")),
-        "status": "failed" if _get(row, "level") == "ERROR" else "ok",
-    }
+    return Row(
+        at=_first(_get(row, "startTime"), _get(row, "start_time")),
+        input=_first(_detailed(details, "input"), _get(usage, "input"), _get(row, "promptTokens")),
+        output=_first(_detailed(details, "output"), _get(usage, "output"), _get(row, "completionTokens")),
+        session=_first(_get(row, "sessionId"), _get(row, "session_id")),
+        status="failed" if _get(row, "level") == "ERROR" else "ok",
+    )
 
 
 def _detailed(details: Any, side: str) -> Any:
@@ -113,81 +123,72 @@ def _detailed(details: Any, side: str) -> Any:
     return _sum(0 if main is None and parts else main, *parts)
 
 
-def _ragpulse(row: Any) -> Record:
-    return {
-        "at": _get(row, "timestamp"),
-        "input": _get(row, "input_length"),
-        "output": _get(row, "output_length"),
-        "session": _get(row, "session_id"),
-    }
-
-
-def _kong(row: Any) -> Record | None:
+def _kong(row: Any) -> Row | None:
     plugins = _get(row, "ai")
     usage = [_get(one, "usage") for one in plugins.values()] if isinstance(plugins, dict) else []
     found = next((one for one in usage if isinstance(one, dict) and "prompt_tokens" in one), None)
     if found is None:
         return None
     cached = any(_get(one, "cache", "cache_status") == "Hit" for one in plugins.values())
-    return {
-        "at": _get(row, "started_at"),
-        "input": found.get("prompt_tokens"),
-        "output": found.get("completion_tokens"),
-        "status": _get(row, "response", "status"),
-        "skip": "cache_hit" if cached else None,
-    }
+    return Row(
+        at=_get(row, "started_at"),
+        input=found.get("prompt_tokens"),
+        output=found.get("completion_tokens"),
+        status=_get(row, "response", "status"),
+        skip="cache_hit" if cached else "",
+    )
 
 
-def _bedrock(row: Any) -> Record | None:
+def _bedrock(row: Any) -> Row | None:
     if _get(row, "schemaType") not in (None, "ModelInvocationLog"):
         return None
     counts = _get(row, "input")
     failed = _get(row, "errorCode") is not None
     output = _get(row, "output", "outputTokenCount")
-    return {
-        "at": _get(row, "timestamp"),
-        "input": _sum(
+    return Row(
+        at=_get(row, "timestamp"),
+        input=_sum(
             _get(counts, "inputTokenCount"),
             _get(counts, "cacheReadInputTokenCount"),
             _get(counts, "cacheWriteInputTokenCount"),
         ),
-        "output": output,
-        "status": "failed" if failed else "ok",
-        "skip": "no_generation" if "embed" in str(_get(row, "modelId")) else None,
-    }
+        output=output,
+        status="failed" if failed else "ok",
+        skip="no_generation" if "embed" in str(_get(row, "modelId")) else "",
+    )
 
 
-def _sglang(row: Any) -> Record | None:
+def _sglang(row: Any) -> Row | None:
     if _get(row, "event") != "request.finished":
         return None
     told = _get(row, "out", "meta_info")
     reason = _get(told, "finish_reason", "type")
-    return {
-        "at": _get(row, "timestamp"),
-        "input": _get(told, "prompt_tokens"),
-        "output": _get(told, "completion_tokens"),
-        "duration": _get(told, "e2e_latency"),
-        "status": "failed" if reason == "abort" else "ok",
-    }
+    return Row(
+        at=_get(row, "timestamp"),
+        input=_get(told, "prompt_tokens"),
+        output=_get(told, "completion_tokens"),
+        duration=_get(told, "e2e_latency"),
+        status="failed" if reason == "abort" else "ok",
+    )
 
 
-def _openai(row: Any) -> Record | None:
+def _openai(row: Any) -> Row | None:
     usage = _get(row, "usage")
-    return {
-        "at": _first(_get(row, "created"), _get(row, "created_at")),
-        "input": _first(_get(usage, "prompt_tokens"), _get(usage, "input_tokens")),
-        "output": _first(_get(usage, "completion_tokens"), _get(usage, "output_tokens")),
-        "status": "failed" if _get(row, "error") is not None or _get(row, "status") == "failed" else "ok",
-        "skip": "no_generation" if _get(row, "object") == "list" else None,
-    }
+    return Row(
+        at=_first(_get(row, "created"), _get(row, "created_at")),
+        input=_first(_get(usage, "prompt_tokens"), _get(usage, "input_tokens")),
+        output=_first(_get(usage, "completion_tokens"), _get(usage, "output_tokens")),
+        status="failed" if _get(row, "error") is not None or _get(row, "status") == "failed" else "ok",
+        skip="no_generation" if _get(row, "object") == "list" else "",
+    )
 
 
-def _vertex(row: Any) -> Record:
+def _vertex(row: Any) -> Row:
     told = _get(row, "full_response", "usageMetadata")
     claude = _get(row, "full_response", "usage")
-    return {
-        "at": _get(row, "logging_time"),
-        "input": _first(
+    return Row(
+        at=_get(row, "logging_time"),
+        input=_first(
             _sum(_get(told, "promptTokenCount"), _get(told, "toolUsePromptTokenCount")),
             _sum(
                 _get(claude, "input_tokens"),
@@ -195,10 +196,10 @@ def _vertex(row: Any) -> Record:
                 _get(claude, "cache_creation_input_tokens"),
             ),
         ),
-        "output": _first(
+        output=_first(
             _sum(_get(told, "candidatesTokenCount"), _get(told, "thoughtsTokenCount")), _get(claude, "output_tokens")
         ),
-    }
+    )
 
 
 EXPORTS: Final = (
@@ -224,14 +225,16 @@ EXPORTS: Final = (
         about="Helicone exports as JSON",
         clock="iso",
         claims=lambda r: {"request_created_at", "prompt_tokens"} <= r.keys(),
-        record=_helicone,
+        record=lambda r: _flat(r, at="request_created_at", status="response_status"),
     ),
     Export(
         name="ragpulse",
         about="RAGPulse: seconds",
         clock="s",
         claims=lambda r: isinstance(r.get("hash_ids"), dict),
-        record=_ragpulse,
+        record=lambda r: _flat(
+            r, at="timestamp", tokens_in="input_length", tokens_out="output_length", session="session_id"
+        ),
         notes=("hash_ids name prompt components of unequal length, not blocks: they are not read as shared prefixes",),
     ),
     Export(

@@ -7,7 +7,7 @@ objects.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pyarrow.json as pajson
 
 from traces.decode import code
 from traces.formats.batch import Batch
-from traces.formats.documents import dig, load_json
+from traces.formats.documents import Head, dig, load_json
 from traces.formats.layout import Columns
 from traces.source import LineChunk, Source
 
@@ -31,15 +31,15 @@ _TYPES: Final = {int: pa.int64(), bool: pa.bool_()}
 _MANY_DIGITS: Final = re.compile(rb"[0-9]{20}")
 
 
-def find_paths(names: list[str], records: list[dict[str, Any]]) -> dict[str, Path]:
-    """Where each column lies: the key of that very name where any record has it, else the keys between its dots."""
+def find_paths(names: list[str], head: Head) -> dict[str, Path]:
+    """Where each column lies: the key of that very name where a first record has it, else the keys between its dots."""
 
     def path_of(name: str) -> Path:
-        if "." not in name or any(name in record for record in records):
+        if "." not in name or any(name in record for record in head.objects):
             return (name,)
         keys = name.split(".")
         # a key may have dots of its own: the longest ones first, as far as the records have them
-        for record in records:
+        for record in head.objects:
             if (found := _match(record, keys)) is not None:
                 return found
         return tuple(keys)
@@ -68,16 +68,23 @@ def _parsed(text: str) -> Any:
 
 
 def read_lines(
-    source: Source, columns: Columns, more: list[str], paths: Mapping[str, Path], sample: dict[str, Any], *, dates: bool
+    source: Source,
+    columns: Columns,
+    more: list[str],
+    paths: Mapping[str, Path],
+    kinds: Mapping[str, type],
+    *,
+    dates: bool,
 ) -> Iterator[Batch]:
     """Batches with the timestamp as decimals (as text with `dates`), tokens as integers, hashes as lists.
 
-    `more`: columns read as text beside those of `columns`; `sample`: a record, for the types of ids.
+    `more`: columns read as text beside those of `columns`; `kinds`: the Python type that a
+    column has in the first record.
     """
     names = [*columns.names(), *(name for name in more if name not in columns.names())]
     paths = {name: paths.get(name, (name,)) for name in names}
     # ids are numbers in one format and text in the next; Arrow wants to know beforehand
-    types: dict[str, pa.DataType] = {name: _TYPES.get(type(dig(sample, paths[name])), pa.string()) for name in names}
+    types: dict[str, pa.DataType] = {name: _TYPES.get(kinds.get(name, str), pa.string()) for name in names}
     types[columns.at] = pa.string() if dates else pa.decimal128(38, 18)
     if columns.duration:
         types[columns.duration] = pa.decimal128(38, 18)
@@ -140,7 +147,7 @@ def _has_exponents(data: bytes) -> bool:
 
 
 def _slow(block: LineChunk, paths: Mapping[str, Path], hashes: str) -> Batch:
-    values: dict[str, list[Any]] = {name: [] for name in paths}
+    values: dict[str, list[object]] = {name: [] for name in paths}
     line: list[int] = []
     reasons: list[int] = []
     for number, text in enumerate(block.data.split(b"\n"), start=block.first_line):
@@ -162,12 +169,12 @@ def _slow(block: LineChunk, paths: Mapping[str, Path], hashes: str) -> Batch:
     )
 
 
-def as_text(values: list[Any]) -> pa.Array:
+def as_text(values: Iterable[object]) -> pa.Array:
     """JSON values as Arrow strings: what is neither a number nor a string becomes text that no decoder accepts."""
     return pa.array([None if value is None else _shown(value) for value in values], pa.string())
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")  # JSON can spell half a surrogate pair
     if isinstance(value, bool):

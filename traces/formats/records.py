@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from traces.decode import code
 from traces.formats.batch import Batch
 from traces.formats.documents import dig, documents, expand
-from traces.formats.exports import Export, Record
+from traces.formats.exports import Export, Row
 from traces.formats.layout import Columns
 from traces.formats.lines import as_text
 from traces.formats.spans import otlp_records
@@ -32,7 +33,10 @@ OTLP: Final = Export(
 def read_records(source: Source, form: Export) -> Iterator[Batch]:
     """Batches of text columns named as in `FIELDS`, and `duration` where the instant is the end."""
     names = FIELDS.names() + ["duration"] * form.ends
-    yield from _batched(otlp_records(documents(source), source.notes) if form is OTLP else _rows(source, form), names)
+    rows = otlp_records(documents(source), source.notes) if form is OTLP else _rows(source, form)
+    parts, nothing = attrgetter(*names), (None,) * len(names)
+    read = ((line, nothing, "not_a_request") if row is None else (line, parts(row), row.skip) for line, row in rows)
+    yield from _batched(read, names)
 
 
 def read_mapped(source: Source, paths: dict[str, tuple[str, ...]], hashes: str) -> Iterator[Batch]:
@@ -40,39 +44,39 @@ def read_mapped(source: Source, paths: dict[str, tuple[str, ...]], hashes: str) 
 
     The column `hashes`, if any, stays a list of lists.
     """
-    number = 0
-
-    def rows() -> Iterator[tuple[int, Record | None]]:
-        nonlocal number
-        for line, document in documents(source):
-            for record in expand(document):
-                number += 1
-                if isinstance(record, dict):
-                    yield line or number, {name: dig(record, path) for name, path in paths.items()}
-                else:
-                    yield line or number, {"skip": "bad_row"}
-
-    yield from _batched(rows(), list(paths), hashes)
+    keys, nothing = tuple(paths.values()), (None,) * len(paths)
+    read = (
+        (line, tuple(dig(record, path) for path in keys), "")
+        if isinstance(record, dict)
+        else (line, nothing, "bad_row")
+        for line, record in _numbered(source)
+    )
+    yield from _batched(read, list(paths), hashes)
 
 
-def _rows(source: Source, form: Export) -> Iterator[tuple[int, Record | None]]:
+def _rows(source: Source, form: Export) -> Iterator[tuple[int, Row | None]]:
+    for line, record in _numbered(source):
+        yield line, form.record(record) if isinstance(record, dict) else Row(skip="bad_row")
+
+
+def _numbered(source: Source) -> Iterator[tuple[int, Any]]:
+    """Every record with its line, or with its number where the file is one document."""
     number = 0
     for line, document in documents(source):
         for record in expand(document):
             number += 1
-            yield line or number, {"skip": "bad_row"} if not isinstance(record, dict) else form.record(record)
+            yield line or number, record
 
 
 def _batched(
-    rows: Iterator[tuple[int, Record | None]], names: list[str], hashes: str = "", batch_rows: int = 10_000
+    rows: Iterator[tuple[int, tuple[object, ...], str]], names: list[str], hashes: str = "", batch_rows: int = 10_000
 ) -> Iterator[Batch]:
+    """Batches of (line, values of the columns `names`, reason to leave the row out)."""
     while chunk := list(islice(rows, batch_rows)):
-        lines, found = zip(*chunk, strict=True)
-        records: list[dict[str, Any]] = [record or {"skip": "not_a_request"} for record in found]
-        reasons = [code(record.get("skip") or "") for record in records]
-        columns = ((name, [record.get(name) for record in records]) for name in names)
+        lines, values, skips = zip(*chunk, strict=True)
+        columns = zip(names, zip(*values, strict=True), strict=True)
         yield Batch(
-            columns={name: values if name == hashes else as_text(values) for name, values in columns},
+            columns={name: list(column) if name == hashes else as_text(column) for name, column in columns},
             line=np.array(lines, dtype=np.int64),
-            reasons=np.array(reasons, dtype=np.int8),
+            reasons=np.array([code(skip) for skip in skips], dtype=np.int8),
         )

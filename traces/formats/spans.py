@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from traces.errors import printable
 from traces.formats.documents import dig
+from traces.formats.exports import Row
 
 __all__ = ["otlp_records"]
 
-Record = dict[str, Any]
 _INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 _OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 _INFERENCE: Final = ("chat", "text_completion", "generate_content")
@@ -28,7 +28,7 @@ _CLIENT: Final = (3, "3", "SPAN_KIND_CLIENT")
 class _Span:
     """A model request: what is read of it, and what decides whether it stands for its call."""
 
-    record: Record
+    row: Row
     service: str
     line: int
     parent: tuple[str, str] | None
@@ -37,8 +37,8 @@ class _Span:
     covered: bool = False  # another span of the same call stands for it
 
 
-def otlp_records(numbered: Iterable[tuple[int, Any]], notes: list[str]) -> Iterator[tuple[int, Record | None]]:
-    """(line, record) of each span in parsed OTLP documents; None: no model request. `skip` names a span left out.
+def otlp_records(numbered: Iterable[tuple[int, Any]], notes: list[str]) -> Iterator[tuple[int, Row | None]]:
+    """(line, row) of each span in parsed OTLP documents; None: no model request. `skip` names a span left out.
 
     Whose spans were left out because another one stands for the call is added to `notes`.
     """
@@ -48,7 +48,7 @@ def otlp_records(numbered: Iterable[tuple[int, Any]], notes: list[str]) -> Itera
     number = 0
     for line, document in numbered:
         if document is None:
-            yield line, {"skip": "bad_row"}
+            yield line, Row(skip="bad_row")
             continue
         for service, span in _spans(document):
             number += 1
@@ -56,17 +56,17 @@ def otlp_records(numbered: Iterable[tuple[int, Any]], notes: list[str]) -> Itera
             parent = (trace, up) if up else None
             if own:
                 parents[trace, own] = parent
-            record = _record(span)
-            if record is None:
+            row = _row(span)
+            if row is None:
                 yield line or number, None
                 continue
             call = _Span(
-                record=record,
+                row=row,
                 service=service,
                 line=line or number,
                 parent=parent,
                 client=dig(span, ("kind",)) in _CLIENT,
-                counted=record["input"] is not None and record["output"] is not None,
+                counted=row.input is not None and row.output is not None,
             )
             calls.append(call)
             if own:
@@ -80,9 +80,7 @@ def otlp_records(numbered: Iterable[tuple[int, Any]], notes: list[str]) -> Itera
         notes.append(f"{alone} requests have a parent span that is not in the file: if it is of the same call, and in "
                      "another file, pass both files")  # fmt: skip
     for call in calls:
-        if call.covered:
-            call.record["skip"] = "nested_span"
-        yield call.line, call.record
+        yield call.line, replace(call.row, skip="nested_span") if call.covered else call.row
 
 
 def _cover(
@@ -123,7 +121,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) and value.strip("0") else ""
 
 
-def _record(span: Any) -> Record | None:
+def _row(span: Any) -> Row | None:
     attributes: dict[str, Any] = {}
     for item in _items(dig(span, ("attributes",))):
         key = dig(item, ("key",))
@@ -147,10 +145,10 @@ def _record(span: Any) -> Record | None:
     if not inference:
         return None  # a tool call, an agent's outer span, an embedding, or no GenAI span at all
     failed = dig(span, ("status", "code")) in (2, "2", "STATUS_CODE_ERROR") or value("error.type") is not None
-    return {
-        "at": dig(span, ("startTimeUnixNano",)),
-        "input": tokens_in,
-        "output": tokens_out,
-        "session": value("gen_ai.conversation.id", "session.id"),
-        "status": "failed" if failed else "ok",
-    }
+    return Row(
+        at=dig(span, ("startTimeUnixNano",)),
+        input=tokens_in,
+        output=tokens_out,
+        session=value("gen_ai.conversation.id", "session.id"),
+        status="failed" if failed else "ok",
+    )

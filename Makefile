@@ -16,7 +16,7 @@ FLOORS = $(BIN)/coverage combine -q || failed=1; \
 	for room in $(ROOMS); do \
 		total=$$($(BIN)/coverage report --include="$$room/*" --fail-under=95 --format=total) \
 			|| { failed=1; $(BIN)/coverage report --include="$$room/*"; }; \
-		echo "coverage of $$room: $$total % of at least 95 %"; \
+		echo "coverage of $$room (%, at least 95): $$total"; \
 	done
 comma := ,
 space := $(subst ,, )

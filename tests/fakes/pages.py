@@ -1,11 +1,12 @@
-"""An HTTP server whose every answer a test decides, path by path."""
+"""A table of pages as the script of a server: what each path answers."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+
+from tests.fakes.server import Request, Script, serving
 
 Reply = tuple[int, str, bytes]  # status, content type, body
 Pages = Mapping[str, Reply | bytes | None] | Callable[[str, bytes], Reply | bytes | None]
@@ -14,39 +15,30 @@ MODELS: Reply = (200, JSON, b'{"object":"list","data":[{"id":"m","max_model_len"
 UP: dict[str, Reply | bytes | None] = {"/health": (200, TEXT, b""), "/v1/models": MODELS}
 
 
+def paged(pages: Pages) -> Script:
+    """Each path is answered with a reply, raw bytes, or (None) never; unlisted paths are 404."""
+
+    async def script(request: Request) -> None:
+        request.keep = False
+        whole = request.head + request.body
+        reply = pages(request.path, whole) if callable(pages) else pages.get(request.path, (404, JSON, b"{}"))
+        if reply is None:
+            await request.gone()
+        else:
+            await request.write(reply if isinstance(reply, bytes) else raw(reply))
+
+    return script
+
+
+def raw(reply: Reply, *headers: str) -> bytes:
+    """The bytes of an answer after which the connection is closed."""
+    status, kind, content = reply
+    lines = (f"HTTP/1.1 {status} X", f"content-type: {kind}", "connection: close", f"content-length: {len(content)}")
+    return "".join(f"{line}\r\n" for line in (*lines, *headers, "")).encode() + content
+
+
 @asynccontextmanager
 async def server(pages: Pages, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server that answers each path with a reply, raw bytes, or (None) never; unlisted paths are 404."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if (first := await reader.readexactly(1)) == b"\x16":  # a TLS handshake: what every HTTP server does then
-                writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-                return
-            head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            length = next(
-                (int(h.split(":")[1]) for h in head.split("\r\n") if h.lower().startswith("content-length")), 0
-            )
-            body = await reader.readexactly(length)
-            path = head.split(" ")[1]
-            reply = pages(path, head.encode() + body) if callable(pages) else pages.get(path, (404, JSON, b"{}"))
-            if reply is None:
-                await reader.read()
-            elif isinstance(reply, bytes):
-                writer.write(reply)
-            else:
-                status, kind, content = reply
-                writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nconnection: close\r\n".encode())
-                writer.write(f"content-length: {len(content)}\r\n\r\n".encode() + content)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    listening = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-    port = listening.sockets[0].getsockname()[1]
-    try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
-    finally:
-        listening.close()
+    """The URL of a server of these pages, its host as an address, under TLS too."""
+    async with serving(paged(pages), context=tls) as fake:
+        yield f"http{'s' if tls else ''}://127.0.0.1:{fake.port}"

@@ -6,11 +6,13 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
+
+from anyio.from_thread import start_blocking_portal
 
 from tests.fakes.streams import chunked, completion_events
 
@@ -23,8 +25,17 @@ class Request:
     number: int  # in order of arrival, over all connections
     head: bytes
     body: bytes
+    reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     keep: bool = True  # the script sets it False to have the connection closed
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ")[1].decode()
+
+    async def gone(self) -> None:
+        """Wait until the client has closed the connection."""
+        await self.reader.read()
 
     async def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -68,11 +79,16 @@ class FakeServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while not self.over:
-                head = await reader.readuntil(b"\r\n\r\n")
+                first = await reader.readexactly(1)
+                if first == b"\x16":  # a TLS handshake: what every HTTP server does then
+                    writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+                    break
+                head = first + await reader.readuntil(b"\r\n\r\n")
                 length = next(
                     (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
                 )
-                request = Request(len(self.requests), head, await reader.readexactly(length), writer)
+                body = await reader.readexactly(length)
+                request = Request(len(self.requests), head, body, reader, writer)
                 self.requests.append(request)
                 await self.script(request)
                 if not request.keep:
@@ -113,6 +129,13 @@ async def serving(
     finally:
         listener.close()
         await server.end()
+
+
+@contextmanager
+def in_thread(script: Script) -> Iterator[str]:
+    """`serving` on a loop of its own, for a test that blocks its thread; the server's URL."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(script)) as server:
+        yield server.url
 
 
 def stream(tokens: int = 4, *, first_s: float = 0.0, gap_s: float = 0.0, crlf: bool = False) -> Script:

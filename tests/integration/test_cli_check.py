@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -15,7 +13,8 @@ import pytest
 from loadgen.plan.types import RequestFormat
 from loadgen.target.survey import Survey, survey
 from loadgen.target.target import open_target
-from tests.fakes.pages import JSON, MODELS, Reply, server
+from tests.fakes.pages import JSON, MODELS, Reply, paged, raw, server
+from tests.fakes.server import in_thread
 
 pytestmark = pytest.mark.realtime
 
@@ -51,37 +50,12 @@ def test_what_is_no_server_of_this_kind_ends_with_3(loadgen: Callable[..., Any])
     assert "virtual" in loadgen("check", "--target", "virtual", code=2).stderr
 
 
-class Rejecting(BaseHTTPRequestHandler):
-    """A hosted API that is at its limit."""
-
-    def do_GET(self) -> None:
-        self.reply(200, MODELS[2])
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.reply(429, b'{"error":{"message":"\\u001b[31mquota"}}')
-
-    def reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-type", JSON)
-        self.send_header("retry-after", "20")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def rejecting() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Rejecting)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
-    thread.join()
+    """A hosted API that is at its limit."""
+    full = raw((429, JSON, b'{"error":{"message":"\\u001b[31mquota"}}'), "retry-after: 20")
+    with in_thread(paged(lambda _, request: full if request.startswith(b"POST") else MODELS)) as url:
+        yield url
 
 
 def test_a_server_at_its_limit_is_said_to_be_so_by_check_and_by_run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +20,21 @@ import pytest
 import trustme
 
 from tests.fakes.cli import LOADGEN
+from tests.fakes.pages import JSON, Reply, paged
+from tests.fakes.server import in_thread
 
 TABLE = ["sweep", "--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e:250ms",
          "--window", "300s", "--rate", "2,14", "--runs", "1"]  # fmt: skip
 
 
-@contextmanager
-def answering(reply: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
+def answering(reply: Callable[[str], tuple[int, bytes]]) -> AbstractContextManager[str]:
     """A server that answers each path with a status and a JSON body."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = reply(self.path)
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(path: str, _: bytes) -> Reply:
+        status, body = reply(path)
+        return status, JSON, body
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            self.do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return in_thread(paged(page))
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,68 +19,36 @@ from analysis.server_metrics.types import Observation
 from loadgen.target import scraper
 from loadgen.target.observe import END_TIMEOUT_S, Observer
 from loadgen.target.scraped import Page
+from tests.fakes.pages import TEXT, raw
+from tests.fakes.server import Request, Script, answering, in_thread
 
 pytestmark = pytest.mark.realtime
 
 WAITING = b'# HELP vllm:num_requests_waiting x\nvllm:num_requests_waiting{engine="0"} 3\nvllm:other 1\n'
-Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.socket.close()
+def page(body: bytes, status: int = 200) -> Script:
+    return answering(raw((status, TEXT, body)), keep=False)
 
 
-def page(body: bytes, status: int = 200) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("content-length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
+async def endless(request: Request) -> None:
+    request.keep = False
+    await request.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    lines = b"".join(b'vllm:num_requests_waiting{engine="%d"} 3\n' % n for n in range(2000))
+    for _ in range((60 << 20) // len(lines)):
+        await request.write(lines)  # until the observer hangs up
 
 
-def endless(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    line = b"".join(b'vllm:num_requests_waiting{engine="%d"} 3\n' % n for n in range(2000))
-    sent = 0
-    while sent < 60 << 20:
-        try:
-            sent += handler.wfile.write(line)
-        except OSError:  # the observer hung up
-            return
+async def hanging(request: Request) -> None:
+    await request.gone()
 
 
-def hanging(handler: BaseHTTPRequestHandler) -> None:
-    threading.Event().wait(20)
-
-
-def trickling(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
+async def trickling(request: Request) -> None:
+    request.keep = False
+    await request.write(b"HTTP/1.1 200 OK\r\n\r\n")
     for _ in range(200):
-        try:
-            handler.wfile.write(b"vllm:num_requests_waiting 1\n")
-        except OSError:
-            return
-        time.sleep(0.1)
+        await request.write(b"vllm:num_requests_waiting 1\n")
+        await asyncio.sleep(0.1)
 
 
 async def watched(observer: Observer, until: Callable[[], bool] = lambda: True) -> tuple[Observation, float]:
@@ -106,11 +72,11 @@ def one(url: str, interval_s: float = 0.05) -> Observer:
 async def test_readings_come_before_during_and_after_a_run() -> None:
     asked: list[float] = []
 
-    def counted(handler: BaseHTTPRequestHandler) -> None:
+    async def counted(request: Request) -> None:
         asked.append(time.monotonic())
-        page(b"vllm:num_requests_waiting 3\nvllm:num_preemptions_total %d\n" % len(asked))(handler)
+        await page(b"vllm:num_requests_waiting 3\nvllm:num_preemptions_total %d\n" % len(asked))(request)
 
-    with serving(counted) as url:
+    with in_thread(counted) as url:
         seen, _ = await watched(one(url), lambda: len(asked) >= 5)
     own = seen.series[seen.series["metric"] == "vllm:num_preemptions_total"]
     assert list(own["value"]) == list(range(1, len(asked) + 1))  # none is lost, the last came after the end
@@ -123,7 +89,7 @@ async def test_readings_come_before_during_and_after_a_run() -> None:
 
 
 async def test_a_second_run_has_its_own_readings() -> None:
-    with serving(page(WAITING)) as url:
+    with in_thread(page(WAITING)) as url:
         observer = one(url, 10)
         await observer.begin()
         first = await observer.end(time.monotonic_ns())
@@ -143,14 +109,14 @@ async def test_a_second_run_has_its_own_readings() -> None:
         (endless, "a page of more than 8 MiB"),
     ],
 )  # fmt: skip
-async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why(answer: Answer, why: str) -> None:
+async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why(answer: Script, why: str) -> None:
     asked: list[str] = []
 
-    def counted(handler: BaseHTTPRequestHandler) -> None:
-        asked.append(handler.path)
-        answer(handler)
+    async def counted(request: Request) -> None:
+        asked.append(request.path)
+        await answer(request)
 
-    with serving(counted) as url, serving(page(WAITING)) as good:
+    with in_thread(counted) as url, in_thread(page(WAITING)) as good:
         observer = Observer([Page(name=url, url=f"{url}/metrics")], [Page(name="good", url=good)], interval_s=0.02)
         ticks = iter(range(11))
         seen, took_s = await watched(observer, lambda: next(ticks) == 10)
@@ -163,8 +129,8 @@ async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why(answe
 
 
 @pytest.mark.parametrize("answer", [hanging, trickling])
-async def test_a_page_that_hangs_holds_up_neither_other_sources_nor_the_end(answer: Answer) -> None:
-    with serving(answer) as url, serving(page(WAITING)) as good:
+async def test_a_page_that_hangs_holds_up_neither_other_sources_nor_the_end(answer: Script) -> None:
+    with in_thread(answer) as url, in_thread(page(WAITING)) as good:
         observer = Observer([Page(name=url, url=f"{url}/metrics")], [Page(name="good", url=good)], interval_s=0.05)
         seen, took_s = await watched(observer)
     assert took_s < scraper.END_TIMEOUT_S
@@ -175,18 +141,18 @@ async def test_a_page_that_hangs_holds_up_neither_other_sources_nor_the_end(answ
 async def test_a_page_that_begins_to_hang_delays_the_end_by_a_bounded_time() -> None:
     asked: list[float] = []
 
-    def dying(handler: BaseHTTPRequestHandler) -> None:
+    async def dying(request: Request) -> None:
         asked.append(0)
-        page(WAITING)(handler) if len(asked) < 3 else hanging(handler)
+        await (page(WAITING) if len(asked) < 3 else hanging)(request)
 
-    with serving(dying) as url:
+    with in_thread(dying) as url:
         seen, took_s = await watched(one(url), lambda: len(asked) >= 3)
     assert took_s < END_TIMEOUT_S
     assert seen.sources[0].scrapes == 2
 
 
 async def test_an_observer_that_is_killed_costs_its_readings_and_nothing_else() -> None:
-    with serving(page(WAITING)) as url:
+    with in_thread(page(WAITING)) as url:
         observer = one(url)
         await observer.begin()
         assert observer.process_id is not None
@@ -200,14 +166,18 @@ async def test_an_observer_that_is_killed_costs_its_readings_and_nothing_else() 
 async def test_the_key_goes_to_the_target_alone_and_is_in_no_argument() -> None:
     heads: dict[str, str | None] = {}
 
-    def noting(name: str) -> Answer:
-        def answer(handler: BaseHTTPRequestHandler) -> None:
-            heads[name] = handler.headers.get("authorization")
-            page(WAITING)(handler)
+    def header(request: Request, name: bytes) -> str | None:
+        lines = (line.partition(b": ") for line in request.head.split(b"\r\n"))
+        return next((value.decode() for key, _, value in lines if key.lower() == name), None)
+
+    def noting(name: str) -> Script:
+        async def answer(request: Request) -> None:
+            heads[name] = header(request, b"authorization")
+            await page(WAITING)(request)
 
         return answer
 
-    with serving(noting("target")) as url, serving(noting("other")) as other:
+    with in_thread(noting("target")) as url, in_thread(noting("other")) as other:
         observer = Observer(
             [Page(name=url, url=f"{url}/metrics", headers={"authorization": "Bearer sk-secret"})],
             [Page(name="other", url=other)], interval_s=5,
@@ -227,7 +197,7 @@ async def test_nvidia_smi_is_read_where_the_server_is_on_this_machine(
     tool.write_text(f"#!/bin/sh\nfor i in 1 2 3 4; do {says}; done\nexec sleep 20\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with serving(page(WAITING)) as url:
+    with in_thread(page(WAITING)) as url:
         seen, took_s = await watched(one(url), iter([False] * 30 + [True]).__next__)
     view = observe(seen, start_ns=-(10**10), end_ns=10**12)
     assert took_s < scraper.END_TIMEOUT_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from loadgen.target.emulated import launch
+from tests.fakes.pages import TEXT, paged
+from tests.fakes.server import in_thread
 
 pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("unhurried")]
 
@@ -114,18 +115,9 @@ def test_nothing_is_read_where_the_user_wants_none(loadgen: Loadgen, batching: s
 def test_a_further_source_that_refuses_is_named_and_disturbs_nothing(
     loadgen: Loadgen, batching: str, tmp_path: Path
 ) -> None:
-    class Locked(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(401)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        url = f"gpu=http://127.0.0.1:{server.server_address[1]}/metrics"
+    with in_thread(paged({"/metrics": (401, TEXT, b"")})) as locked:
+        url = f"gpu={locked}/metrics"
         told = loadgen("run", "--target", batching, *SHORT, "--seed", "8", "--metrics-url", url, "--out", "r", "--json")
-        server.shutdown()
     assert json.loads(told.stdout)["not_measured"][0] == "gpu: answers 401 (a key is wanted)"
 
 

@@ -18,7 +18,6 @@ __all__ = [
     "md1_wait_share",
     "mg1_wait_shares",
     "mm1_capacity",
-    "mm1_sojourn_quantile",
     "pollaczek_khinchine_wait_s",
 ]
 
@@ -57,13 +56,6 @@ def mm1_capacity(*, service_rate: float, bound_s: float, share: float) -> float:
     The sojourn is Exp(μ − λ), so P(sojourn ≤ B) = 1 − e^{−(μ−λ)B} ≥ q gives λ* = μ − ln(1/(1 − q))/B.
     """
     return service_rate - math.log(1 / (1 - share)) / bound_s
-
-
-def mm1_sojourn_quantile(*, rate: float, service_rate: float, share: float) -> float:
-    """The `share` quantile of an M/M/1 queue's sojourn, seconds. Raises `ValueError` without a steady state."""
-    if rate >= service_rate:
-        raise ValueError(f"no steady state: arrivals at {rate}/s reach the service rate of {service_rate}/s")
-    return math.log(1 / (1 - share)) / (service_rate - rate)
 
 
 def pollaczek_khinchine_wait_s(*, rate: float, mean_s: float, second_moment_s2: float) -> float:

@@ -19,7 +19,6 @@ __all__ = [
     "REQUEST_COLUMNS",
     "SCHEMA_VERSION",
     "TARGET_COLUMNS",
-    "TOKEN_SOURCES",
 ]
 
 SCHEMA_VERSION: Final = 2
@@ -43,7 +42,6 @@ OUTCOMES: Final = (
     "aborted",  # ours, outside the cohort
 )
 
-TOKEN_SOURCES: Final = ("usage", "token_ids", "limit", "events", "")
 
 # column -> numpy dtype; "str" is a Python string, never null
 REQUEST_COLUMNS: Final[dict[str, str]] = {
@@ -67,7 +65,7 @@ REQUEST_COLUMNS: Final[dict[str, str]] = {
     "prefix_tokens_planned": "int64",  # of the input, shared with the request's prefix group
     "input_tokens": "int64",  # as the server reported
     "output_tokens": "int64",  # by the source below; usage that the answer contradicts is not used
-    "output_tokens_source": "str",  # one of TOKEN_SOURCES
+    "output_tokens_source": "str",  # usage, token_ids, limit, events or ""
     "usage_tokens": "int64",  # output tokens as usage reported, used or not
     "cached_tokens": "int64",
     "server_queue_ns": "int64",  # the server's own times of this request, where its answer tells them: from its

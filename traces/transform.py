@@ -18,7 +18,7 @@ from traces.errors import TraceError
 from traces.trace import NS, BlockHashes, Trace
 
 __all__ = ["RateMethod", "Transformed", "change_rate", "find_tick", "jitter_within_tick", "lap", "scale_time",
-           "superpose", "thin", "to_rate", "window"]  # fmt: skip
+           "superpose", "thin", "window"]  # fmt: skip
 
 RateMethod = Literal["time", "thin", "superpose"]
 MAX_COPIES: Final = 1000
@@ -181,22 +181,12 @@ def _repeated(trace: Trace, copies: int, share_prefixes: bool) -> Trace:
     )
 
 
-def to_rate(trace: Trace, rate: float, *, method: RateMethod, seed: int = 0) -> Transformed:
-    """The trace at `rate` requests/s: by time scaling, by thinning (downwards), or by superposition (upwards).
+def change_rate(trace: Trace, factor: float, *, method: RateMethod, seed: int = 0) -> Transformed:
+    """The trace with its rate times `factor`: by time scaling, by thinning (downwards), or by superposition (upwards).
 
     A superposition by a factor that is not a whole number is thinned from the next one. Raises `TraceError` where the
-    method cannot reach the rate, or the trace has none.
+    method cannot reach the rate.
     """
-    if not 0 < rate < math.inf or math.isnan(trace.rate):
-        raise TraceError(
-            f"a rate of {rate:g} for a trace of rate {trace.rate:g}", remedy="pass --rate with a positive number"
-        )
-    done = change_rate(trace, rate / trace.rate, method=method, seed=seed)
-    return _done(done.trace, f"rate {rate:g}/s: {done.name}", lead_ns=done.lead_ns)
-
-
-def change_rate(trace: Trace, factor: float, *, method: RateMethod, seed: int = 0) -> Transformed:
-    """The trace with its rate times `factor`, as `to_rate` does it; raises `TraceError` likewise."""
     wanted = f"the rate from {trace.rate:.4f} to {trace.rate * factor:g}"
     if method == "time":
         return scale_time(trace, factor)

@@ -6,7 +6,7 @@ then has mean λT + (CV² - 1)/2 and variance → λT·CV² (method, section 4);
 λT, which is what would destroy that variance. The same generator gives the same unit draws at every λ: the schedule at
 2λ is the schedule at λ squeezed.
 
-A recorded schedule enters at the same place as these: `from_offsets`. `Modulated` arrivals are not a renewal process,
+A recorded `Schedule` enters at the same place as these. `Modulated` arrivals are not a renewal process,
 but their gaps come at unit mean from the same kind of stream, so all of this holds for them too.
 
 Exactness. Draws are summed in float64 in blocks of 4,096, and the sum of the blocks before is carried as whole
@@ -19,7 +19,6 @@ nanoseconds happens last, once for each instant, and is carried nowhere.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -29,12 +28,11 @@ import numpy.typing as npt
 
 from loadgen.plan.types import NS, Int64s, Schedule
 
-__all__ = ["Arrivals", "Modulated", "from_offsets", "parse_arrivals", "schedule_count", "schedule_horizon"]
+__all__ = ["Arrivals", "Modulated", "schedule_count", "schedule_horizon"]
 
 _BLOCK = 4096
 _MAX_NS = 2**62
 _MAX_ARRIVALS = 20_000_000  # a plan of 1.1 GB: beyond it a typo is likelier than a plan
-_GAMMA = re.compile(r"gamma:(?P<cv>cv=)?(?P<value>[0-9.eE+-]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,36 +119,6 @@ class Modulated:
                 yield from gaps[:whole].reshape(-1, _BLOCK)
                 held, count = [gaps[whole:]], count - whole
                 start, last = start - last, 0.0
-
-
-def parse_arrivals(text: str) -> Arrivals:
-    """`poisson`, `constant`, `gamma:0.5` (the shape k) or `gamma:cv=2`. Raises `ValueError`."""
-    text = text.strip()
-    if text == "poisson":
-        return Arrivals(kind="poisson")
-    if text == "constant":
-        return Arrivals(kind="constant")
-    match = _GAMMA.fullmatch(text)
-    try:
-        value = float(match["value"]) if match else math.nan
-    except ValueError:
-        match = None
-    if match is None:
-        raise ValueError(
-            f"{text!r} is not an arrival process; write poisson, constant, gamma:0.5 (shape) or gamma:cv=2"
-        )
-    return Arrivals.gamma(cv=value) if match["cv"] else Arrivals.gamma(shape=value)
-
-
-def from_offsets(offsets_ns: npt.ArrayLike) -> Schedule:
-    """A schedule from recorded instants, whole nanoseconds from the run's start, sorted; ties stay.
-
-    Raises `ValueError` where they are not integers, are out of order or negative.
-    """
-    offsets = np.asarray(offsets_ns)
-    if offsets.size and not np.issubdtype(offsets.dtype, np.integer):
-        raise ValueError("recorded instants are whole nanoseconds; convert them without a detour through floats")
-    return Schedule(at_ns=offsets.astype(np.int64))
 
 
 def schedule_horizon(

@@ -11,7 +11,7 @@ import hashlib
 import pytest
 
 from loadgen.common.members import JsonMembers
-from loadgen.plan.arrivals import parse_arrivals
+from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan
@@ -19,10 +19,13 @@ from loadgen.plan.seeds import derive, salt
 from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
 
-def make(arrivals: str = "poisson", form: RequestFormat | None = None) -> RunPlan:
+POISSON = Arrivals(kind="poisson")
+
+
+def make(arrivals: Arrivals = POISSON, form: RequestFormat | None = None) -> RunPlan:
     return make_plan(
         PlanRequest(rate=6.0, root_seed=101, window=Window(warmup_ns=20 * NS, window_ns=120 * NS, tail_ns=60 * NS)),
-        arrivals=parse_arrivals(arrivals),
+        arrivals=arrivals,
         lengths=Lengths(
             input=parse_law("lognormal:300,0.8,20..4000"),
             output=parse_law("normal:100,40,1..256"),
@@ -36,13 +39,13 @@ def make(arrivals: str = "poisson", form: RequestFormat | None = None) -> RunPla
 @pytest.mark.parametrize(
     ("arrivals", "count", "sha256"),
     [
-        ("poisson", 1252, "a053bed5da6af2da480465a1f84d011fc3de43a39a683df2b0eecc29c6170233"),
-        ("gamma:0.25", 1260, "cf5ba85899f554c93d0160fdd29e8da087d4db825e04c26b907b3417e86562db"),
-        ("gamma:4", 1197, "034519d25d7fcf0656405d7a1770d0b9260b4160334f02550230e10916f41b05"),
-        ("constant", 1199, "65f0efd6957edb6ec002869975ca2752fe3e370a9e4b0584174062f3f1e86a1a"),
+        (POISSON, 1252, "a053bed5da6af2da480465a1f84d011fc3de43a39a683df2b0eecc29c6170233"),
+        (Arrivals.gamma(shape=0.25), 1260, "cf5ba85899f554c93d0160fdd29e8da087d4db825e04c26b907b3417e86562db"),
+        (Arrivals.gamma(shape=4), 1197, "034519d25d7fcf0656405d7a1770d0b9260b4160334f02550230e10916f41b05"),
+        (Arrivals(kind="constant"), 1199, "65f0efd6957edb6ec002869975ca2752fe3e370a9e4b0584174062f3f1e86a1a"),
     ],
 )
-def test_schedule(arrivals: str, count: int, sha256: str) -> None:
+def test_schedule(arrivals: Arrivals, count: int, sha256: str) -> None:
     schedule = make(arrivals).schedule
     assert (len(schedule), schedule.sha256) == (count, sha256)
 

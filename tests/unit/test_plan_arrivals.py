@@ -5,32 +5,29 @@ import math
 import numpy as np
 import pytest
 
-from loadgen.plan.arrivals import Arrivals, Modulated, from_offsets, parse_arrivals, schedule_count, schedule_horizon
+from loadgen.plan.arrivals import Arrivals, Modulated, schedule_count, schedule_horizon
 from loadgen.plan.seeds import stream
-from loadgen.plan.types import NS
+from loadgen.plan.types import NS, Schedule
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "cv"),
+    ("arrivals", "kind", "cv"),
     [
-        ("poisson", "poisson", 1.0),
-        ("constant", "constant", 0.0),
-        ("gamma:0.25", "gamma", 2.0),
-        ("gamma:cv=2", "gamma", 2),
+        (Arrivals(), "poisson", 1.0),
+        (Arrivals(kind="constant"), "constant", 0.0),
+        (Arrivals.gamma(shape=0.25), "gamma", 2.0),
+        (Arrivals.gamma(cv=2), "gamma", 2),
     ],
 )
-def test_an_arrival_process_is_read(text: str, kind: str, cv: float) -> None:
-    arrivals = parse_arrivals(text)
+def test_an_arrival_process_knows_its_cv(arrivals: Arrivals, kind: str, cv: float) -> None:
     assert arrivals.kind == kind
     assert arrivals.cv == pytest.approx(cv)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "pareto", "gamma", "gamma:", "gamma:0", "gamma:cv=0", "gamma:-1", "gamma:1e", "gamma:e"]
-)
-def test_another_arrival_process_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"gamma|arrival process"):
-        parse_arrivals(text)
+@pytest.mark.parametrize("given", [{"shape": 0}, {"cv": 0}, {"shape": -1}])
+def test_a_gamma_process_that_is_none_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="gamma"):
+        Arrivals.gamma(**given)
 
 
 def test_gamma_takes_shape_or_cv_and_not_both() -> None:
@@ -74,12 +71,10 @@ def test_rounding_does_not_accumulate(arrivals: Arrivals, rate: float) -> None:
 
 def test_recorded_instants_stay_as_they_are() -> None:
     offsets = [0, 5, 5, 2**60]
-    assert from_offsets(offsets).at_ns.tolist() == offsets
-    with pytest.raises(ValueError, match="whole nanoseconds"):
-        from_offsets([0.5])
+    assert Schedule(at_ns=np.array(offsets)).at_ns.tolist() == offsets
     with pytest.raises(ValueError, match="sorted"):
-        from_offsets([2, 1])
-    assert len(from_offsets([])) == 0
+        Schedule(at_ns=np.array([2, 1]))
+    assert len(Schedule(at_ns=np.array([], dtype=np.int64))) == 0
 
 
 def test_modulated_arrivals_have_the_law_of_their_two_rates() -> None:

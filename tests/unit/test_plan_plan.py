@@ -9,11 +9,11 @@ import pytest
 
 from loadgen.common.documents import to_json
 from loadgen.common.members import JsonMembers
-from loadgen.plan.arrivals import Arrivals, from_offsets
+from loadgen.plan.arrivals import Arrivals
 from loadgen.plan.bodies import Bodies
 from loadgen.plan.lengths import Lengths, parse_law
 from loadgen.plan.plan import make_plan, record_of
-from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, SideSeeds, Window
+from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Schedule, SideSeeds, Window
 
 WINDOW = Window(warmup_ns=2 * NS, window_ns=10 * NS, tail_ns=3 * NS)
 LENGTHS = Lengths(input=parse_law("lognormal:200,0.7"), output=parse_law("uniform:1..50"))
@@ -132,7 +132,7 @@ def test_a_cohort_count_makes_the_window_as_long_as_it_takes() -> None:
 
 
 def test_a_recorded_schedule_is_taken_as_it_is() -> None:
-    recorded = from_offsets([0, 5, 5, 9 * NS])
+    recorded = Schedule(at_ns=np.array([0, 5, 5, 9 * NS]))
     plan = make(arrivals=recorded)
     assert plan.schedule is recorded
     assert np.array_equal(plan.input_tokens, make().input_tokens[:4])

@@ -11,7 +11,6 @@ from analysis.queueing import (
     md1_wait_share,
     mg1_wait_shares,
     mm1_capacity,
-    mm1_sojourn_quantile,
     pollaczek_khinchine_wait_s,
 )
 from analysis.records import derive
@@ -54,15 +53,13 @@ def test_mean_waits_are_pollaczek_khinchine_s(second_moment: float, services: st
 def test_the_mm1_capacity_is_where_its_quantile_meets_the_bound() -> None:
     rate = mm1_capacity(service_rate=20, bound_s=0.5, share=0.95)
     assert rate == pytest.approx(20 - np.log(20) / 0.5)
-    assert mm1_sojourn_quantile(rate=rate, service_rate=20, share=0.95) == pytest.approx(0.5)
+    assert -np.log(1 - 0.95) / (20 - rate) == pytest.approx(0.5)  # the quantile of the sojourn, Exp(μ − λ)
     assert mm1_capacity(service_rate=1, bound_s=0.5, share=0.95) < 0  # even an idle server is too slow
 
 
 def test_no_steady_state_is_said() -> None:
     with pytest.raises(ValueError, match="no steady state"):
         pollaczek_khinchine_wait_s(rate=1, mean_s=1, second_moment_s2=1)
-    with pytest.raises(ValueError, match="no steady state"):
-        mm1_sojourn_quantile(rate=2, service_rate=2, share=0.5)
 
 
 def test_the_wait_of_any_service_is_erlangs_where_it_is_constant_and_exponential_where_it_is_exponential() -> None:

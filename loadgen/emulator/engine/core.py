@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from math import sqrt
 
 import numpy as np
 
 from loadgen.emulator.cost import StepCost
 from loadgen.emulator.engine.kv import BlockPool
 from loadgen.emulator.engine.noise import StepNoise
+from loadgen.emulator.engine.passes import blocks_wanted, passes_to, query_products, total_ps, uneven_ends_ps
 from loadgen.emulator.engine.types import EngineFull, Int64s, Limits, Sequence, Step
 
 __all__ = ["Engine"]
@@ -120,11 +120,15 @@ class Engine:
         partial, self._partial = self._partial, None
         if partial is not None:
             self._compute(partial, chunk, first)
-            products, context, budget = _products(partial, chunk), context + partial._computed, budget - chunk
+            products, context, budget = (
+                query_products(partial._computed - chunk, chunk),
+                context + partial._computed,
+                budget - chunk,
+            )
             tokens += chunk
         if not preempted:
             for sequence, chunk in self._admit(budget, first):
-                products += _products(sequence, chunk)
+                products += query_products(sequence._computed - chunk, chunk)
                 context += sequence._computed
                 tokens += chunk
         if not tokens:
@@ -154,16 +158,13 @@ class Engine:
         tokens, cost = self._decoding, self.cost
         slope_ps = cost.context_ps * tokens
         base_ps = cost.base_ps(tokens) + cost.context_ps * self._context
-        passes = _passes_to(within_ps, base_ps, slope_ps, passes)
+        passes = passes_to(within_ps, base_ps, slope_ps, passes)
         ends_ps: Int64s | None = None
         if self.noise is None:
-            duration_ps = passes * base_ps + slope_ps * (passes * (passes - 1) // 2)
+            duration_ps = total_ps(passes, base_ps, slope_ps)
         else:
-            quiet_ps = base_ps + slope_ps * np.arange(passes, dtype=np.int64)
-            ends_ps = np.cumsum(self.noise.durations_ps(self.steps, quiet_ps))
-            passes = min(int(np.searchsorted(ends_ps, within_ps)) + 1, passes)
-            ends_ps = ends_ps[:passes]
-            duration_ps = int(ends_ps[-1])
+            ends_ps = uneven_ends_ps(self.noise, self.steps, within_ps, base_ps, slope_ps, passes)
+            passes, duration_ps = len(ends_ps), int(ends_ps[-1])
         self._pool.take(self._wanted(passes))
         finished = self._end_passes(passes)
         return Step(passes, duration_ps, tokens, [], finished, [], ends_ps, base_ps, slope_ps)
@@ -173,13 +174,7 @@ class Engine:
 
     def _wanted(self, passes: int) -> int:
         """Blocks that the decoding sequences want over the next passes."""
-        size = self.limits.block_size
-        rounds, rest = divmod(passes, size)
-        # the residues -steps, -steps - 1, ... of `rest` passes, downwards and round the corner
-        phases, high = self._phases, -self.steps % size + 1
-        if rest <= high:
-            return rounds * self._decoding + sum(phases[high - rest : high])
-        return rounds * self._decoding + sum(phases[:high]) + sum(phases[high - rest :])
+        return blocks_wanted(self._phases, self._decoding, self.steps, passes)
 
     def _quiet_passes(self) -> int:
         """Coming passes of which all but the last change nothing, the last completing sequences at most."""
@@ -344,22 +339,3 @@ class Engine:
         sequence._state = "waiting"
         self._waiting += 1
         heapq.heappush(self._queue, (sequence.priority, sequence._order, sequence))
-
-
-def _products(sequence: Sequence, chunk: int) -> int:
-    """Query-key products of the chunk that `_computed` counts already: each token with all before it and itself."""
-    before = sequence._computed - chunk
-    return chunk * before + chunk * (chunk + 1) // 2
-
-
-def _passes_to(within_ps: int, base_ps: int, slope_ps: int, most: int) -> int:
-    """The smallest n ≤ most whose passes together take `within_ps` or more: n·base + slope·n(n−1)/2, exactly."""
-    if most * base_ps + slope_ps * (most * (most - 1) // 2) <= within_ps:
-        return most
-    half = base_ps - slope_ps / 2
-    n = int((sqrt(half * half + 2.0 * slope_ps * within_ps) - half) / slope_ps) or 1  # put right in integers
-    while n * base_ps + slope_ps * (n * (n - 1) // 2) < within_ps:
-        n += 1
-    while n > 1 and (n - 1) * base_ps + slope_ps * ((n - 1) * (n - 2) // 2) >= within_ps:
-        n -= 1
-    return n

@@ -8,13 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from analysis.records import Floats, Ints, columns
+from analysis.records import Floats
 
 __all__ = [
     "fcfs",
-    "fcfs_requests",
     "md1_wait_share",
     "mg1_wait_shares",
     "mm1_capacity",
@@ -33,21 +31,6 @@ def fcfs(arrivals: npt.NDArray[Number], services: npt.NDArray[Number]) -> tuple[
     worked = np.cumsum(services)
     finish = worked + np.maximum.accumulate(arrivals - (worked - services))
     return finish - services, finish
-
-
-def fcfs_requests(arrivals_ns: Ints, services_ns: Ints) -> pd.DataFrame:
-    """What an ideal client would record of that queue: one token a request, headers when service starts."""
-    start, finish = fcfs(arrivals_ns, services_ns)
-    done = dict.fromkeys(("first_token_ns", "last_token_ns", "ended_ns"), finish)
-    made = dict.fromkeys(("scheduled_ns", "released_ns", "sent_ns"), arrivals_ns)
-    once = dict.fromkeys(("output_tokens", "output_tokens_planned", "token_events", "token_reads"), 1)
-    said: dict[str, int | str] = {
-        "outcome": "ok",
-        "http_status": 200,
-        "finish_reason": "length",
-        "output_tokens_source": "usage",
-    }
-    return columns(len(finish), {**made, "headers_ns": start, **done, **once, **said})
 
 
 def mm1_capacity(*, service_rate: float, bound_s: float, share: float) -> float:

@@ -18,7 +18,6 @@ from loadgen.plan.plan import make_plan
 from loadgen.plan.seeds import derive, salt
 from loadgen.plan.types import NS, PlanRequest, RequestFormat, RunPlan, Window
 
-
 POISSON = Arrivals(kind="poisson")
 
 

@@ -15,10 +15,10 @@ import pytest
 from analysis.cohort import mask, nearest_rank, realised_rate
 from analysis.indicator import joint
 from analysis.judge import judge_rate, judge_run
-from analysis.queueing import fcfs_requests
 from analysis.records import derive, numbers
 from analysis.slo import Slo
 from analysis.verdict import Criteria, RateVerdict, RunFacts, SenderFacts
+from tests.fakes.queue import fcfs_requests
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "seed_queue.json"
 pytestmark = pytest.mark.skipif(not ORACLE.exists(), reason="the reference values are not beside the checkout")

@@ -15,12 +15,12 @@ from result_files import again
 from run_tables import NS, facts, served, some
 
 from analysis.judge import SUMMARISED, fewest_errors, judge_rate, judge_run, mean_error, misses_allowed
-from analysis.queueing import fcfs_requests
 from analysis.records import columns
 from analysis.slo import Slo
 from analysis.stationarity import RATE_Z, RUN_Z
 from analysis.verdict import Criteria, RunFacts, RunVerdict
 from loadgen.common.documents import to_json
+from tests.fakes.queue import fcfs_requests
 
 CRITERIA = Criteria(slo=Slo(ttft_s=0.8, tpot_s=0.05), attain=Fraction(95, 100), replicates=5)
 N, COHORT = 1400, 1200

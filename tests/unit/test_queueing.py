@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from analysis.queueing import (
     fcfs,
-    fcfs_requests,
     md1_wait_share,
     mg1_wait_shares,
     mm1_capacity,
     pollaczek_khinchine_wait_s,
 )
 from analysis.records import derive
+from tests.fakes.queue import fcfs_requests
 
 
 @settings(deadline=None)

@@ -97,7 +97,7 @@ class PairedPhase:
     """Ask/tell; the module says how."""
 
     def __init__(self, plan: PairedPlan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._jobs = tuple(plan.jobs())
         self._known = frozenset(self._jobs)
         self._on_spare: set[int] = set()  # replicates that their spare took over
@@ -132,7 +132,7 @@ class PairedPhase:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed that each replicate runs with now."""
-        return tuple(map(self._seed, range(len(self._plan.seeds))))
+        return tuple(map(self._seed, range(len(self.plan.seeds))))
 
     def counting(self) -> Iterator[tuple[Job, RunRequest, RunVerdict]]:
         """Every run that counts, in the order of the jobs."""
@@ -159,7 +159,7 @@ class PairedPhase:
         if job not in self._known or request.seed not in self._chain(job.replicate):
             raise ValueError(f"the run {request.path} is none of this paired phase")
         self._attempts[job] += 1
-        spare = request.seed == self._plan.spares[job.replicate]
+        spare = request.seed == self.plan.spares[job.replicate]
         if spare:
             self._on_spare.add(job.replicate)
         blame = verdict.blame
@@ -177,7 +177,7 @@ class PairedPhase:
             self._replace(job.replicate, blame, request, verdict)
 
     def _replace(self, replicate: int, blame: Blame, request: RunRequest, verdict: RunVerdict) -> None:
-        replicates, replaced = len(self._plan.seeds), len(self._on_spare | {replicate})
+        replicates, replaced = len(self.plan.seeds), len(self._on_spare | {replicate})
         if replaced > max(1, replicates // 5):
             many = f"was INVALID twice, and {replaced} of {replicates} replicates would be replaced"
             self._stop(blame, request, verdict, many)
@@ -192,7 +192,7 @@ class PairedPhase:
         self._end = PairedEnd(name=name, reason=f"{where} {what}: {verdict.reason}")
 
     def _chain(self, replicate: int) -> tuple[int, int]:
-        return self._plan.seeds[replicate], self._plan.spares[replicate]
+        return self.plan.seeds[replicate], self.plan.spares[replicate]
 
     def _seed(self, replicate: int) -> int:
         return self._chain(replicate)[replicate in self._on_spare]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from analysis.search import RateList, parse_rates
 from loadgen.common import defaults
@@ -110,14 +110,27 @@ def parse_variant(text: str) -> VariantSettings:
             raise ValueError(f"variant {name.strip()}: unknown key {key!r}; known keys are {known}")
         else:
             urls.append(part.strip())
-    return VariantSettings.model_validate({**values, "target": tuple(urls)})
+    return _variant({**values, "target": tuple(urls)})
+
+
+def _variant(values: object) -> VariantSettings:
+    try:
+        return VariantSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = values.get("name") if isinstance(values, Mapping) else None
+        key = ".".join(str(part) for part in first["loc"])
+        text = first["msg"].removeprefix("Value error, ")
+        if text.startswith("variant "):
+            raise ValueError(text) from None
+        raise ValueError(f"variant {name or '?'}: {key}{': ' if key else ''}{text}") from None
 
 
 def _variants(value: object) -> object:
     """Variants as options or as tables of a file."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value
-    return tuple(parse_variant(one) if isinstance(one, str) else one for one in value)
+    return tuple(parse_variant(one) if isinstance(one, str) else _variant(one) for one in value)
 
 
 class ComparisonSettings(Settings):

@@ -1,0 +1,1 @@
+"""Comparisons: a search for each variant, then paired runs of all (method, section 8)."""

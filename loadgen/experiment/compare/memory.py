@@ -1,0 +1,124 @@
+"""A comparison rehearsed: both phases in virtual time and in memory, on simulated variants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from analysis.compare.runs import variant_run
+from analysis.compare.types import VariantRun, VariantSpec
+from analysis.search import Outcome, RunRequest
+from analysis.verdict import RunVerdict
+from loadgen.experiment.compare.phases import Measured, run_phases
+from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
+from loadgen.experiment.rehearse import MemoryRunner, Rehearsal, plan_rehearsal
+from loadgen.experiment.runner import RunResult
+from loadgen.experiment.search_loop import Budget
+from loadgen.send.api import RunOutput
+
+__all__ = ["RehearsedComparison", "rehearse_comparison"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsedComparison:
+    """What a comparison came to in virtual time: the searches, and the paired runs that count, by point."""
+
+    measured: Measured
+    runs: tuple[VariantRun, ...]
+
+
+def rehearse_comparison(setup: ComparisonSetup) -> RehearsedComparison:
+    """Carry out both phases once, within the scenario's budget of live time and requests.
+
+    Raises `ScenarioError` for a variant that is not `virtual:PROFILE`.
+    """
+    plans = {one.name: plan_rehearsal(one.setup) for one in setup}
+    # one warm-up for all, as every rate and variant must have (method, section 6)
+    warmup_s = max(plan.warmup_s for plan in plans.values())
+    bench = _MemoryBench(
+        runners={
+            one.name: _Runner(on=replace(plans[one.name], warmup_s=warmup_s), early_fail=setup.searches, variant=one)
+            for one in setup
+        }
+    )
+    measured = asyncio.run(run_phases(setup, bench, Budget.of(setup.scenario)))
+    return RehearsedComparison(measured=measured, runs=tuple(bench.counting(measured)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Runner(MemoryRunner):
+    """Keeps the numbers of paired runs, and every verdict."""
+
+    on: Rehearsal
+    variant: VariantSetup
+    kept: dict[str, VariantRun] = field(default_factory=dict)  # by the run's key
+    searched: list[tuple[RunRequest, RunVerdict]] = field(default_factory=list)
+    paired: list[tuple[RunRequest, RunVerdict]] = field(default_factory=list)
+    _output: RunOutput | None = None
+
+    def seen(self, request: RunRequest, output: RunOutput) -> None:
+        self._output = output
+
+    async def execute(self, request: RunRequest) -> RunResult:
+        """Simulate and judge a run."""
+        done = self.run(request)
+        if request.kind != "paired":
+            self.searched.append((request, done.verdict))
+            return done
+        assert self._output is not None
+        plan, own = self.plan(request), self.variant.settings
+        self.paired.append((replace(request, variant=own.name), done.verdict))
+        self.kept[request.key] = variant_run(
+            self._output.requests,
+            VariantSpec(
+                name=own.name,
+                gpus=own.gpus,
+                tp=own.tp,
+                pp=own.pp,
+                replicas=own.served_by,
+                alternative_of=own.alternative_of,
+            ),
+            slo=self.on.setup.scenario.objective,
+            warmup_ns=plan.window.warmup_ns,
+            window_ns=plan.window.window_ns,
+            label="",  # a run may belong to several points
+            rate=request.rate,
+            replicate=request.replicate,
+            seed=request.seed,
+            status=done.verdict.status,
+            schedule_sha256=plan.schedule.sha256,
+            workload_sha256=plan.workload_sha256,
+        )
+        return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MemoryBench:
+    """See `Bench`."""
+
+    runners: dict[str, _Runner]
+
+    async def executor(self, name: str) -> _Runner:
+        return self.runners[name]
+
+    def searched(self, name: str) -> Sequence[tuple[RunRequest, RunVerdict]]:
+        return self.runners[name].searched
+
+    def paired(self, name: str) -> Sequence[tuple[RunRequest, RunVerdict]]:
+        return self.runners[name].paired
+
+    def ended(self, name: str, outcome: Outcome) -> None:
+        """Nothing is written."""
+
+    def counting(self, measured: Measured) -> list[VariantRun]:
+        """The paired runs that count, once for each point they belong to."""
+        if measured.phase is None:
+            return []
+        keys = {job: request.key for job, request, _ in measured.phase.counting()}
+        return [
+            replace(self.runners[job.variant].kept[key], label=point.label)
+            for point in measured.phase.plan.points
+            for job, key in keys.items()
+            if point.rates.get(job.variant) == job.rate
+        ]

@@ -1,0 +1,183 @@
+"""A comparison before anything is sent: every variant as an experiment of its own, and the seeds of its pairs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from analysis.compare.order import run_order
+from analysis.compare.phase import PairedPlan, Point
+from analysis.search import Outcome, RateList, RateRange, parse_rates
+from loadgen.common import defaults
+from loadgen.common.errors import ScenarioError
+from loadgen.experiment.prepare import Setup, prepare
+from loadgen.plan.seeds import derive
+from loadgen.scenario.comparison import ComparisonSettings, VariantSettings
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.validate import validated
+from loadgen.workload.workload import search_spec, seed_book
+
+__all__ = ["OWN", "TUNED", "ComparisonSetup", "VariantSetup", "prepare_comparison"]
+
+OWN, TUNED = "own λ*", "own λ*, tuned"  # the points of the primary endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSetup:
+    """A variant: what the user said of it, and the experiment that its search is."""
+
+    settings: VariantSettings
+    setup: Setup
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+        return self.settings.name
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it takes."""
+        return self.settings.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSetup:
+    """A comparison with everything that was read and derived from it."""
+
+    scenario: Scenario  # what all variants share; its rate is per GPU where the settings say so
+    settings: ComparisonSettings
+    variants: tuple[VariantSetup, ...]
+    seeds: tuple[int, ...]  # of the paired phase
+    spares: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[VariantSetup]:
+        return iter(self.variants)
+
+    def __getitem__(self, name: str) -> VariantSetup:
+        return next(one for one in self.variants if one.name == name)
+
+    @property
+    def together(self) -> bool:
+        """Whether all variants are up at the same time, so that the order of their runs can be interleaved."""
+        return self.settings.together or all(one.settings.launch is None for one in self.variants)
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a first phase; a list of rates is only paired."""
+        return not self.variants[0].setup.spec.tabulate
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything that can change a result."""
+        own = self.settings.model_dump(mode="json", exclude={"price_per_gpu_hour"})
+        told = orjson.dumps([self.scenario.sha256, own], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(told).hexdigest()
+
+    def families(self) -> Mapping[str, tuple[str, ...]]:
+        """Each compared variant with its alternatives, itself first."""
+        bases = [one.name for one in self.variants if one.settings.alternative_of is None]
+        return {
+            base: (base, *(one.name for one in self.variants if one.settings.alternative_of == base)) for base in bases
+        }
+
+    def plan(self, outcomes: Mapping[str, Outcome], *, without: Collection[str] = ()) -> PairedPlan:
+        """The paired phase after these searches, `without` the variants whose target is gone.
+
+        Its rates follow from λ* of each search, by a rule that is the same whatever the runs showed: each at its own
+        λ*, all at the smallest of these, and the rates that were listed. A variant that kept the SLO at no rate runs at
+        the lowest one.
+        """
+        present = [one.name for one in self.variants if one.name not in without]
+        points = self._points(present, outcomes) if self.searches else self._same(self._listed(), present)
+        names = tuple(name for name in present if any(name in point.rates for point in points))
+        return PairedPlan(
+            variants=names,
+            points=points,
+            seeds=self.seeds,
+            spares=self.spares,
+            order=run_order(names) if self.together and names else None,
+        )
+
+    def _points(self, present: Sequence[str], outcomes: Mapping[str, Outcome]) -> tuple[Point, ...]:
+        own = {name: outcomes[name].capacity or self[name].setup.spec.grid[0] for name in present}
+        families = [[name for name in names if name in own] for names in self.families().values()]
+        bases = [base for base in self.families() if base in own]
+        found = [Point(label=OWN, rates={base: own[base] for base in bases})]
+        if any(len(names) > 1 for names in families):
+            # the largest λ* per GPU; of equals, the one that was declared first
+            best = [max(names, key=lambda name: own[name] / self[name].gpus) for names in families if names]
+            found.append(Point(label=TUNED, rates={name: own[name] for name in best}))
+        shares = {own[base] / self._divisor(base) for base in bases}
+        common = {min(shares)} if len(shares) > 1 else set()
+        return (*found, *self._same(sorted(common | set(self._listed())), bases))
+
+    def _listed(self) -> tuple[float, ...]:
+        text = self.settings.paired_rate if self.searches else self.scenario.rate
+        rates = None if text is None else parse_rates(text)
+        return rates.rates if isinstance(rates, RateList) else ()
+
+    def _divisor(self, name: str) -> int:
+        return self[name].gpus if self.settings.per_gpu else 1
+
+    def _same(self, rates: Sequence[float], names: Sequence[str]) -> tuple[Point, ...]:
+        unit = "/s per GPU" if self.settings.per_gpu else "/s"
+        return tuple(
+            Point(label=f"{rate:.4g}{unit}", rates={name: rate * self._divisor(name) for name in names})
+            for rate in rates
+        )
+
+
+def prepare_comparison(scenario: Scenario, settings: ComparisonSettings) -> ComparisonSetup:
+    """Read and check all that a comparison names. Raises `ScenarioError`, and `TraceError` for a file of lengths."""
+    if scenario.closed is not None or scenario.require is not None:
+        raise ScenarioError("closed and require have no meaning in a comparison: drop them")
+    counts = {one.gpus for one in settings.variant}
+    if len(counts) > 1 and not settings.per_gpu:
+        said = ", ".join(f"{one.name} {one.gpus}" for one in settings.variant)
+        raise ScenarioError(
+            f"the variants take different numbers of GPUs ({said}), so the same rate loads them differently: pass "
+            "--per-gpu and give --rate per GPU"
+        )
+    shared = prepare(scenario)
+    if shared.spec.tabulate and settings.paired_rate is not None:
+        raise ScenarioError("--paired-rate: --rate lists the rates of the paired phase already; give --rate as A..B")
+    variants = tuple(_variant(shared, one, settings) for one in settings.variant)
+    runs, book = shared.spec.runs, shared.seeds
+    taken = {*book.roots, *book.spares, book.sentinel, *(seed for block in book.blocks for seed in block)}
+    master = book.blocks[0][0] if scenario.seeds is not None and book.blocks else scenario.seed
+    drawn = derive(defaults.SEED if master is None else master, "paired", 2 * runs, taken=taken)
+    return ComparisonSetup(
+        scenario=shared.scenario,
+        settings=settings,
+        variants=variants,
+        seeds=drawn[:runs],
+        spares=drawn[runs:],
+    )
+
+
+def _variant(shared: Setup, own: VariantSettings, settings: ComparisonSettings) -> VariantSetup:
+    scenario = shared.scenario
+    target = own.target or (f"launch:{own.name}",)
+    asked = {"target": target} | ({"endpoint": scenario.endpoint} if "endpoint" in scenario.model_fields_set else {})
+    where = validated(Scenario, asked, f"variant {own.name}", option=False)  # the URL's path may name the API
+    mine = scenario.model_copy(
+        update={
+            "target": target,
+            "endpoint": where.endpoint,
+            "model": own.model or scenario.model,
+            "ready_timeout": scenario.ready_timeout if own.ready_timeout is None else own.ready_timeout,
+            "rate": _times(scenario.rate, own.gpus) if settings.per_gpu and own.gpus > 1 else scenario.rate,
+        }
+    )
+    spec = search_spec(mine)
+    return VariantSetup(settings=own, setup=replace(shared, scenario=mine, spec=spec, seeds=seed_book(mine, spec)))
+
+
+def _times(text: str, gpus: int) -> str:
+    rates = parse_rates(text)
+    if isinstance(rates, RateRange):
+        return f"{rates.lo * gpus!r}..{rates.hi * gpus!r}"
+    return ",".join(repr(rate * gpus) for rate in rates.rates)

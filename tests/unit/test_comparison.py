@@ -1,0 +1,114 @@
+"""Comparisons: what is refused before anything is sent, and both phases on simulated variants whose order is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.compare.pairs import paired, primary_verdict
+from loadgen.common.errors import ScenarioError
+from loadgen.experiment.compare.memory import rehearse_comparison
+from loadgen.experiment.compare.setup import OWN, ComparisonSetup, prepare_comparison
+from loadgen.scenario.comparison import parse_variant
+from loadgen.scenario.file import load_comparison, load_scenario
+
+QUICK = {"rate": "2..8", "width": "20%", "cohort": 300, "runs": 3, "slo": ("e2e<=1s",), "output": "2", "warmup": "5s"}
+
+
+def comparison(*variants: str, **settings: object) -> ComparisonSetup:
+    own = {key: settings.pop(key) for key in ("per_gpu", "paired_rate", "indifference") if key in settings}
+    scenario, compared = load_comparison(None, {**QUICK, **settings}, {"variant": variants, **own})
+    return prepare_comparison(scenario, compared)
+
+
+def test_a_variant_is_written_in_one_option() -> None:
+    one = parse_variant("tp4=http://h:1,http://h:2,gpus=4,tp=4")
+    assert (one.name, one.target, one.gpus, one.tp, one.served_by) == ("tp4", ("http://h:1", "http://h:2"), 4, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("variants", "said"),
+    [
+        (("a=http://h",), "two variants or more, not a"),
+        (("a=http://h", "a=http://g"), "variant a is named twice"),
+        (("a=http://h", "b"), "write name=URL"),
+        (("a=http://h", "b=http://g,gpus=0"), "gpus"),
+        (("a=http://h", "b=http://g,colour=red"), "unknown key 'colour'"),
+        (("a=http://h", "b=virtual:mm1,virtual:mm1"), r"virtual:mm1\?parallel.replicas=2"),
+        (("a=http://h", "b=http://g,tp=4"), "tp = 4 needs 4 GPUs"),
+        (("a=http://h", "b=http://g,gpus=4"), "pass --per-gpu"),
+        (("a=http://h", "b=http://g", "c=http://i,alternative_of=d"), "'d' is not a variant"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(variants: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said) as refused:
+        comparison(*variants)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_scenario_of_variants_is_for_compare_and_keeps_its_own_settings(tmp_path: Path) -> None:
+    file = tmp_path / "ab.toml"
+    file.write_text(
+        'rate = "2..8"\nper_gpu = true\n'
+        '[[variant]]\nname = "one"\ntarget = "virtual:mm1"\n'
+        '[[variant]]\nname = "four"\nlaunch = "serve --port {port}"\ngpus = 4\nenv = {A = "1"}\n'
+    )
+    with pytest.raises(ScenarioError, match="loadgen compare"):
+        load_scenario(str(file), {})
+    setup = prepare_comparison(*load_comparison(str(file), {"rate": "1..4"}, {}))
+    assert [one.setup.scenario.rate for one in setup] == ["1..4", "4.0..16.0"]
+    assert not setup.together
+    file.write_text('[[variant]]\nname = "one"\ntarget = "u"\nlaunch = "x --port {port}"\n')
+    with pytest.raises(ScenarioError, match="give target, or launch"):
+        load_comparison(str(file), {}, {})
+
+
+def test_a_secret_in_a_launch_command_would_be_stored(tmp_path: Path) -> None:
+    file = tmp_path / "ab.toml"
+    file.write_text('[[variant]]\nname = "a"\nlaunch = "serve --api-key abc"\n')
+    with pytest.raises(ScenarioError, match="names a secret") as refused:
+        load_comparison(str(file), {}, {})
+    assert "abc" not in str(refused.value)
+
+
+def test_one_server_twice_gives_the_same_capacity_and_identical_pairs() -> None:
+    done = rehearse_comparison(comparison("a=virtual:mm1", "b=virtual:mm1"))
+    assert done.measured.outcomes["a"].capacity == done.measured.outcomes["b"].capacity is not None
+    runs = {name: [run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in "ab"}
+    assert [run.seed for run in runs["a"]] == [run.seed for run in runs["b"]]
+    difference = paired(runs["a"], runs["b"], "g_card")
+    assert difference.identical
+    assert difference.n == 3
+
+
+def test_a_faster_server_wins_at_its_own_capacity_and_all_meet_at_the_smaller_one() -> None:
+    setup = comparison("slow=virtual:mm1", "fast=virtual:mm1?service.mean_ms=30", rate="4..32")
+    done = rehearse_comparison(setup)
+    own = {name: outcome.capacity for name, outcome in done.measured.outcomes.items()}
+    assert own["slow"] is not None
+    assert own["fast"] is not None
+    assert own["fast"] > 1.2 * own["slow"]
+    assert done.measured.phase is not None
+    assert [point.rates for point in done.measured.phase.plan.points] == [own, dict.fromkeys(own, own["slow"])]
+    runs = {name: [run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in own}
+    verdict = primary_verdict(paired(runs["slow"], runs["fast"], "g_card"), indifference=0.03)
+    assert verdict.winner == "B"
+    both = [run for run in done.runs if run.label != OWN]
+    assert len({run.schedule_sha256 for run in both}) == len({run.workload_sha256 for run in both}) == 3
+
+
+def test_listed_rates_are_only_paired() -> None:
+    setup = comparison("a=virtual:mm1", "b=virtual:mm1?service.mean_ms=30", rate="3,5")
+    done = rehearse_comparison(setup)
+    assert done.measured.outcomes == {}
+    assert [(run.label, run.variant) for run in done.runs if run.replicate == 0] == [
+        ("3/s", "a"), ("3/s", "b"), ("5/s", "a"), ("5/s", "b"),
+    ]  # fmt: skip
+
+
+def test_a_budget_ends_it_with_what_is_known() -> None:
+    done = rehearse_comparison(comparison("a=virtual:mm1", "b=virtual:mm1", max_requests=2000))
+    assert done.measured.stopped is not None
+    assert done.measured.stopped[0] == "BUDGET_EXHAUSTED"
+    assert done.runs == ()

@@ -41,13 +41,13 @@ def decide(
         return ()
     if fits_one_gpu is None:
         return ("The rule on tensor parallelism is not applied: whether the model fits one GPU is not known.",)
-    told = [] if fits_one_gpu else [_smallest(specs, parallel)]
+    sentences = [] if fits_one_gpu else [_smallest(specs, parallel)]
     if fits_one_gpu:
         for one in parallel:
-            told += _deserves(one, specs, verdicts, single_request_meets_slo)
+            sentences += _deserves(one, specs, verdicts, single_request_meets_slo)
     if tp_crosses_weak_link and not any((one.pp or 1) > 1 for one in specs):
-        told.append("TP crosses a weak link: test TP inside the node × PP across before; no such variant is here.")
-    return tuple(told)
+        sentences.append("TP crosses a weak link: test TP inside the node × PP across before; no such variant is here.")
+    return tuple(sentences)
 
 
 def cost_per_million_tokens(g_card: float, price_per_gpu_hour: float) -> float | None:
@@ -63,12 +63,12 @@ def costs(runs: Sequence[VariantRun], price_per_gpu_hour: float) -> tuple[str, .
     groups: dict[tuple[str, str], list[VariantRun]] = {}
     for run in runs:
         groups.setdefault((run.variant, run.label), []).append(run)
-    told = []
+    sentences = []
     for (variant, label), group in groups.items():
         cost = cost_per_million_tokens(fmean(run.g_card for run in group), price_per_gpu_hour)
         said = "no joint-good output token" if cost is None else f"{cost:.4g} per million joint-good output tokens"
-        told.append(f"{variant} at {label}: {said}, at {price_per_gpu_hour:.4g} per GPU hour.")
-    return tuple(told)
+        sentences.append(f"{variant} at {label}: {said}, at {price_per_gpu_hour:.4g} per GPU hour.")
+    return tuple(sentences)
 
 
 def _tp(spec: VariantSpec) -> int:

@@ -203,7 +203,9 @@ def _words(d: PairedDifference) -> str:
         return f"all {d.n} pairs are bit-identical; nothing is tested"
     if d.n < 2:
         return f"{d.n} pairs show no difference and no interval; 2 are the fewest"
-    told = f"{d.identical_pairs} of {d.n} pairs are bit-identical; " if d.identical_pairs else ""
+    identical = f"{d.identical_pairs} of {d.n} pairs are bit-identical; " if d.identical_pairs else ""
     if d.n < SIGN_TEST_PAIRS:
-        return f"{told}with {d.n} pairs the sign test can say nothing at 5 %, and the t interval relies on normality"
-    return f"{told}with {d.n} pairs the smallest p of the sign test is {2 / 2**d.n:.2g}"
+        return (
+            f"{identical}with {d.n} pairs the sign test can say nothing at 5 %, and the t interval relies on normality"
+        )
+    return f"{identical}with {d.n} pairs the smallest p of the sign test is {2 / 2**d.n:.2g}"

@@ -109,7 +109,7 @@ class PairedDifference:
 class PrimaryVerdict:
     """Which variant is better on the primary endpoint: `winner` is "A" (`a`) or "B" (`b`).
 
-    `replicates_needed`: pairs with which the difference seen would be told from the zone in four of five comparisons.
+    `replicates_needed`: pairs that would show the difference seen to lie outside the zone in four of five comparisons.
     """
 
     a: str

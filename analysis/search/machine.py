@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 The search does no I/O. `ask()` names the next run or the outcome, `tell()` takes that run's verdict. What it knows is a
-function of the pairs it was told, in order, so `replay()` of a ledger and a live search are the same code. `evidence`
-owns what runs mean: a level for each rate of the grid, and what INVALID runs lead to. Here it is decided where to go,
-with c the smallest rate that failed or is undecided, and l the largest passing rate below it:
+function of the pairs that `tell` took, in order, so `replay()` of a ledger and a live search are the same code.
+`evidence` owns what runs mean: a level for each rate of the grid, and what INVALID runs lead to. Here it is decided
+where to go, with c the smallest rate that failed or is undecided, and l the largest passing rate below it:
 
     a required rate, undecided   climb to it, explore it and prove it, and repeat a lone failure on the way, before
                                  anything else
@@ -120,7 +120,7 @@ class Search:
 
     @property
     def history(self) -> tuple[tuple[RunRequest, RunVerdict], ...]:
-        """Every run told, in order: the ledger."""
+        """Every run that `tell` took, in order: the ledger."""
         return tuple(self._history)
 
     def ask(self) -> RunRequest | Outcome:

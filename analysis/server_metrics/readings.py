@@ -1,9 +1,9 @@
 """Numbers from the metrics that were read during a run.
 
 Readings are a table (TARGET_COLUMNS of analysis.schema), one row a sample as its source wrote it. Counters and
-histograms are told as their increase over the run; a fall of one is a restart, after which it counts from zero (as
-Prometheus' `increase` does). Gauges are told as mean and maximum over the measured window. Engines, models and replicas
-are added up.
+histograms are reported as their increase over the run; a fall of one is a restart, after which it counts from zero (as
+Prometheus' `increase` does). Gauges are reported as mean and maximum over the measured window.
+Engines, models and replicas are added up.
 """
 
 from __future__ import annotations

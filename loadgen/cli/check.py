@@ -1,4 +1,4 @@
-"""`loadgen check`: what a server can do, what is used instead where it cannot, and what that costs in trust."""
+"""`loadgen check`: what a server can do, what is used instead where it cannot, and the effect on the result."""
 
 from __future__ import annotations
 

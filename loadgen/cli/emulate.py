@@ -23,7 +23,7 @@ Fit: loadgen emulate llama8b-80gb --fit results/mine --out mine.toml
 @app.command("emulate", epilog=EXAMPLE)
 def emulate_command(
     profile: Annotated[str, typer.Argument(help="Name of a ready profile, or a TOML file.")] = defaults.PROFILE,
-    host: Annotated[str, typer.Option(help="Address to bind; loopback unless told otherwise.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to bind; the default is loopback.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key of the profile; repeatable.")

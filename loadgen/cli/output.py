@@ -43,7 +43,7 @@ def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
 
 
 def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
-    """One run's latencies, what the server told, and the verdict on stdout, from its ledger line."""
+    """One run's latencies, what the server reported, and the verdict on stdout, from its ledger line."""
     verdict = line.verdict
     server = server_table(verdict)
     print_tables(run_table(verdict), *([] if server is None else [server]))
@@ -94,9 +94,9 @@ def print_json(value: object) -> None:
 
 def _replayed_lines(line: ReplayedRun) -> list[str]:
     """What only a replay has to say."""
-    told = line.replay
-    lines = [f"replayed: {told.origin}"]
-    if (blocked := told.blocked) is not None:
+    replayed = line.replay
+    lines = [f"replayed: {replayed.origin}"]
+    if (blocked := replayed.blocked) is not None:
         lines.append(
             "SEMI-OPEN: turns waited for the previous answer, so a slow server was offered less; this says nothing of "
             "a capacity"
@@ -108,10 +108,10 @@ def _replayed_lines(line: ReplayedRun) -> list[str]:
                 f"{format_duration(blocked.max_s)}, {format_duration(blocked.total_s)} in all"
             )
         lines.append(f"blocked: {blocked.blocked} of {blocked.turns} later turns{waits}")
-    if (prefix := told.prefix) is not None:
+    if (prefix := replayed.prefix) is not None:
         cached = "the server did not say" if prefix.cached is None else f"{prefix.cached:.2%} were"
         lines.append(f"prefix cache: the block ids allow {prefix.allowed:.2%} of input tokens to be cached; {cached}")
-    return [*lines, f"schedule sha256 {told.schedule_sha256}", f"workload sha256 {told.workload_sha256}"]
+    return [*lines, f"schedule sha256 {replayed.schedule_sha256}", f"workload sha256 {replayed.workload_sha256}"]
 
 
 def _console() -> Console:

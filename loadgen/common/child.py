@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 
 
 async def let_go(process: anyio.abc.Process) -> None:
-    """Wait for a process that was told to end, and for its pipes, even while the task is being cancelled.
+    """Wait for a process that was asked to end, and for its pipes, even while the task is being cancelled.
 
     A pipe that is still open when the event loop closes is reported as a leak.
     """

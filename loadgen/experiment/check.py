@@ -41,8 +41,8 @@ def check(
     """
     check_system(scenario)
 
-    async def start(told: Progress, stop: anyio.Event) -> Checked:
-        async with opened_target(scenario, told.note) as target:
+    async def start(events: Progress, stop: anyio.Event) -> Checked:
+        async with opened_target(scenario, events.note) as target:
             watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
             tasks = [asyncio.create_task(watch.run()) for watch in watches]
             work = asyncio.create_task(_survey(target, scenario, watches, tasks, allow_reset))

@@ -72,15 +72,15 @@ class Forecast:
 
     def costs(self) -> Costs:
         """For programs."""
-        told = self.expectation
+        found = self.expectation
         return Costs(
-            rates=told.rates,
+            rates=found.rates,
             settings=self.settings,
-            expected=told.expected,
-            worst=told.worst,
-            peak_rate=told.peak_rate,
-            searches=told.searches,
-            steepness=told.steepness,
+            expected=found.expected,
+            worst=found.worst,
+            peak_rate=found.peak_rate,
+            searches=found.searches,
+            steepness=found.steepness,
         )
 
 

@@ -65,10 +65,10 @@ def sweep(
     check_system(setup.scenario)
     began_s = time.monotonic() if began_s is None else began_s
 
-    async def start(told: Progress, stop: anyio.Event) -> Experiment:
+    async def start(events: Progress, stop: anyio.Event) -> Experiment:
         outcome: Outcome
         outcome, _ = await measure_rates(
-            setup, Path(directory), resume=resume, progress=told, stop=stop, began_s=began_s
+            setup, Path(directory), resume=resume, progress=events, stop=stop, began_s=began_s
         )
         return Experiment(Path(directory), outcome)
 
@@ -104,8 +104,8 @@ def _single(
 ) -> Work[Experiment]:
     check_system(setup.scenario)
 
-    async def start(told: Progress, stop: anyio.Event) -> Experiment:
-        await single_run(setup, Path(directory), kind=kind, progress=told, stop=stop)
+    async def start(events: Progress, stop: anyio.Event) -> Experiment:
+        await single_run(setup, Path(directory), kind=kind, progress=events, stop=stop)
         return Experiment(Path(directory))
 
     return Work(start, progress)
@@ -120,9 +120,9 @@ def rehearse(scenario: Scenario | Setup, repeats: int, *, progress: Callback | N
     """
     setup = _rehearsed(scenario)
 
-    async def start(told: Progress, stop: anyio.Event) -> RehearsalReport:
+    async def start(events: Progress, stop: anyio.Event) -> RehearsalReport:
         loop = asyncio.get_running_loop()
-        notes = Progress(lambda event: loop.call_soon_threadsafe(told.tell, event))
+        notes = Progress(lambda event: loop.call_soon_threadsafe(events.tell, event))
 
         def repeat() -> RehearsalReport:
             return rehearsing.rehearse(rehearsing.plan_rehearsal(setup), repeats, progress=notes, stopped=stop.is_set)

@@ -43,7 +43,7 @@ __all__ = ["LiveSut", "open_sut", "opened_target"]
 
 
 def opened_target(scenario: Scenario, note: Callable[[str], None]) -> AbstractAsyncContextManager[Target]:
-    """The scenario's server, waited for; `note` is told in words meanwhile. Raises as `open_target` does."""
+    """The scenario's server, waited for; `note` gets a line for each step meanwhile. Raises as `open_target` does."""
     return open_target(
         scenario.target,
         model=scenario.model,
@@ -159,7 +159,7 @@ class LiveSut:
             sut.notes.append("the server's certificate was not verified (--insecure)")
         if scenario.cache == "keep":
             sut.notes.append("cache kept between runs: replicates are blocks of one history, not independent runs")
-        # how long texts are is told by whoever asked the tokenizer
+        # exact_text, which asks the tokenizer, notes how long texts are
         approximate = () if form.prompt == "ids" else (IDS,)
         sut.notes += [
             f"{one.feature}: {one.found}; {one.instead}" if one.feature in approximate else one.note

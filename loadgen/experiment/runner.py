@@ -223,7 +223,7 @@ def blocked(plan: RunPlan, requests: pd.DataFrame) -> BlockedTurns:
 
 
 def _server(output: RunOutput, plan: RunPlan) -> ServerView | None:
-    """What the target told while the run was on; `None` where it was not asked."""
+    """What the target reported while the run was on; `None` where it was not asked."""
     if output.observed is None:
         return None
     return observe(output.observed, start_ns=plan.window.warmup_ns, end_ns=plan.window.end_ns)

@@ -99,7 +99,7 @@ class SideSeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactText:
-    """What texts are made of whose length in tokens is known, as a server's own tokenizer told.
+    """What texts are made of whose length in tokens is known, by a server's own tokenizer.
 
     A prompt of `opener` and n of the `words` (each with the space before it) has n + `overhead_tokens` tokens: opener,
     special tokens and chat template. `shared_overhead_tokens`: the same where a shared part comes first, which in a

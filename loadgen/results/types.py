@@ -108,7 +108,7 @@ class SealedRun:
     requests: int  # released
     tokens: int  # planned input and output tokens of those
     blocked: BlockedTurns | None = None  # of sessions whose turns wait
-    not_measured: tuple[str, ...] | None = None  # what no source told; None: the target was not watched
+    not_measured: tuple[str, ...] | None = None  # what no source reported; None: the target was not watched
     diagnosis: str = ""  # why a FAIL failed
 
 
@@ -124,7 +124,7 @@ class LedgerLine(SealedRun):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRecord:
-    """What the target told during a run, without the samples, which are in target.parquet."""
+    """What the target reported during a run, without the samples, which are in target.parquet."""
 
     metrics: Mapping[str, Mapping[str, float]]
     sources: tuple[SourceReport, ...]

@@ -123,7 +123,7 @@ class Scenario(
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""
         stored = self.model_dump(mode="json", exclude_defaults=True)
         if self.note:
-            stored["note"] = {key: REDACTED if SECRET.search(key) else told for key, told in self.note.items()}
+            stored["note"] = {key: REDACTED if SECRET.search(key) else value for key, value in self.note.items()}
         return stored
 
     @staticmethod

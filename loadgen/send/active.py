@@ -194,11 +194,11 @@ class Transport(Protocol):
         ...
 
     def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
-        """Send `active.body` now. `handler` is told later, never from within this call."""
+        """Send `active.body` now. `handler` is called later, never from within this call."""
         ...
 
     def cancel(self, active: ActiveRequest) -> None:
-        """Drop the request and its connection; `handler` is not told."""
+        """Drop the request and its connection; `handler` is not called."""
         ...
 
     async def close(self) -> None:

@@ -112,7 +112,7 @@ class RunOutput:
     requests: pd.DataFrame
     events: pd.DataFrame
     facts: SenderFacts
-    observed: Observation | None = None  # what the target told meanwhile; None: it was not asked
+    observed: Observation | None = None  # what the target reported meanwhile; None: it was not asked
 
 
 ProgressHook = Callable[[LiveCounts], None]

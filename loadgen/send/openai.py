@@ -5,7 +5,7 @@ applies the former. Where section 3 leaves room, this module decides:
 
 - *Proper end* of a stream: the HTTP message is complete (terminal chunk or content-length) and `[DONE]` came, or, for
   servers that never send `[DONE]`, a finish_reason came. A body that only the closing of the connection ends cannot be
-  told from a death, so there `[DONE]` is required (a blank line behind it is not).
+  distinguished from a death, so there `[DONE]` is required (a blank line behind it is not).
 - An error event, or a finish_reason that is none of the good ones, makes a `stream_error` even if `[DONE]` follows or
   the connection breaks afterwards.
 - Statuses that section 3 does not name (other 4xx, redirects, 2xx without 200) are `bad_response`.
@@ -50,7 +50,7 @@ class ParsedResponse:
     server_prefill_ns: int = ABSENT
     server_decode_ns: int = ABSENT
     first_read_events: int = 0  # token events in the read that brought the first one
-    first_read_tokens: int = ABSENT  # k of TPOT: their tokens, where they are told, else as many as events
+    first_read_tokens: int = ABSENT  # k of TPOT: their tokens, where the server says how many, else as many as events
     token_reads: int = 0
 
     @property

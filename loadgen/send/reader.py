@@ -358,7 +358,7 @@ def _settle(answer: ParsedResponse, fold: _Fold, limit_tokens: int) -> None:
 
 
 def _count_events(answer: ParsedResponse, least: int, *, counted: bool, at_limit: bool, limit_tokens: int) -> None:
-    """O where usage told nothing, or what cannot be."""
+    """O where usage says nothing, or what cannot be."""
     if counted:
         answer.output_tokens, answer.output_tokens_source = least, "token_ids"
     elif at_limit and (answer.usage_tokens == ABSENT or not answer.stream or least > limit_tokens):

@@ -1,4 +1,4 @@
-"""What a server's small pages say, read from their JSON: whatever is missing or of another kind was not told.
+"""What a server's small pages say, read from their JSON: whatever is missing or of another kind counts as absent.
 
 `_members` is the only place where an answer's JSON is taken apart by its keys.
 """

@@ -46,7 +46,7 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(slots=True, kw_only=True)
 class _Fate:
-    """What the supervisor has told so far."""
+    """What the supervisor has reported so far."""
 
     ended: str = ""
     killed: bool = False
@@ -117,10 +117,12 @@ class Launched:
 async def launched(spec: LaunchSpec, *, log: Path, note: Callable[[str], None]) -> AsyncIterator[Launched]:
     """Run the variant's server while the context is open; whether it is ready is for `Launched.until_ready` to see.
 
-    Its output is appended to `log`. `note` is told of its start, and at its end of what went wrong while another error
-    was already under way. Raises `UsageError` for a spec that cannot be used, `ResultsError` for a log that cannot be
-    written, `TargetUnfit` for a server that cannot be started, for a port in use, and at the end for processes that
-    cannot be ended and for a port that stays in use.
+    Its output is appended to `log`. `note` gets a line at its start, and one at its end for what went wrong while
+    another error was already under way.
+
+    Raises `UsageError` for a spec that cannot be used, `ResultsError` for a log that cannot be written, `TargetUnfit`
+    for a server that cannot be started, for a port in use, and at the end for processes that cannot be ended and for a
+    port that stays in use.
     """
     command = resolve(spec)
     who = f"variant {bounded(spec.name)}"

@@ -56,7 +56,7 @@ class Lookup:
 
     @property
     def queries(self) -> float:
-        """Prompt tokens that were looked up, 0 where that is not told."""
+        """Prompt tokens that were looked up, 0 where the server does not say."""
         if self.before is None or self.after is None:
             return 0.0
         return (self.after.prefix_queries or 0.0) - (self.before.prefix_queries or 0.0)

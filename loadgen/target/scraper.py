@@ -94,7 +94,7 @@ class Readings:
             self.rows = sum(len(kept) for _, kept, _ in self.scrapes)
             self.thinned *= 2
 
-    def told(self) -> SourceReadings:
+    def report(self) -> SourceReadings:
         """For the parent."""
         took = sorted(self.took_ms)
         return SourceReadings(
@@ -300,7 +300,7 @@ class _Run:
         for source in self._sources:
             source.wait(until_s)
         return Scraped(
-            sources=tuple(source.readings.told() for source in self._sources),
+            sources=tuple(source.readings.report() for source in self._sources),
             cpu_s=time.process_time() - self._cpu,
         )
 

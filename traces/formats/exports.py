@@ -89,8 +89,8 @@ def _litellm(row: Any) -> Row:
         r".*(embedding|image|moderation|transcription|speech|rerank|file|batch|ocr|search).*", kind, re.IGNORECASE
     )
     hit = str(_get(row, "cache_hit")).lower() == "true"
-    told = _flat(row, at="startTime", session="session_id", status="status")
-    return replace(told, skip="cache_hit" if hit else "no_generation" if idle else "")
+    flat = _flat(row, at="startTime", session="session_id", status="status")
+    return replace(flat, skip="cache_hit" if hit else "no_generation" if idle else "")
 
 
 def _langfuse(row: Any) -> Row | None:
@@ -161,13 +161,13 @@ def _bedrock(row: Any) -> Row | None:
 def _sglang(row: Any) -> Row | None:
     if _get(row, "event") != "request.finished":
         return None
-    told = _get(row, "out", "meta_info")
-    reason = _get(told, "finish_reason", "type")
+    meta = _get(row, "out", "meta_info")
+    reason = _get(meta, "finish_reason", "type")
     return Row(
         at=_get(row, "timestamp"),
-        input=_get(told, "prompt_tokens"),
-        output=_get(told, "completion_tokens"),
-        duration=_get(told, "e2e_latency"),
+        input=_get(meta, "prompt_tokens"),
+        output=_get(meta, "completion_tokens"),
+        duration=_get(meta, "e2e_latency"),
         status="failed" if reason == "abort" else "ok",
     )
 
@@ -184,12 +184,12 @@ def _openai(row: Any) -> Row | None:
 
 
 def _vertex(row: Any) -> Row:
-    told = _get(row, "full_response", "usageMetadata")
+    usage = _get(row, "full_response", "usageMetadata")
     claude = _get(row, "full_response", "usage")
     return Row(
         at=_get(row, "logging_time"),
         input=_first(
-            _sum(_get(told, "promptTokenCount"), _get(told, "toolUsePromptTokenCount")),
+            _sum(_get(usage, "promptTokenCount"), _get(usage, "toolUsePromptTokenCount")),
             _sum(
                 _get(claude, "input_tokens"),
                 _get(claude, "cache_read_input_tokens"),
@@ -197,7 +197,7 @@ def _vertex(row: Any) -> Row:
             ),
         ),
         output=_first(
-            _sum(_get(told, "candidatesTokenCount"), _get(told, "thoughtsTokenCount")), _get(claude, "output_tokens")
+            _sum(_get(usage, "candidatesTokenCount"), _get(usage, "thoughtsTokenCount")), _get(claude, "output_tokens")
         ),
     )
 

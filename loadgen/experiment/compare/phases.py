@@ -100,11 +100,11 @@ async def _pair(setup: ComparisonSetup, bench: Bench, budget: Budget, measured: 
         if len(plan.variants) < 2:
             return
         phase = measured.phase = PairedPhase.replay(plan, [run for name in plan.variants for run in bench.paired(name)])
-        if not await _carry_out(phase, bench, budget, measured):
+        if not await _execute(phase, bench, budget, measured):
             return
 
 
-async def _carry_out(phase: PairedPhase, bench: Bench, budget: Budget, measured: Measured) -> bool:
+async def _execute(phase: PairedPhase, bench: Bench, budget: Budget, measured: Measured) -> bool:
     """Whether a target was lost on the way, so that the others' phase is another one."""
     while True:
         asked = phase.ask()

@@ -73,8 +73,8 @@ class ComparisonSetup:
     def sha256(self) -> str:
         """Hash of everything that can change a result."""
         own = self.settings.model_dump(mode="json", exclude={"price_per_gpu_hour"})
-        told = orjson.dumps([self.scenario.sha256, own], option=orjson.OPT_SORT_KEYS)
-        return hashlib.sha256(told).hexdigest()
+        hashed = orjson.dumps([self.scenario.sha256, own], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(hashed).hexdigest()
 
     def families(self) -> Mapping[str, tuple[str, ...]]:
         """Each compared variant with its alternatives, itself first."""

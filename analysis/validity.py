@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.answers import read_findings, still_answering, usage_findings
 from analysis.cohort import PERCENTILES, cohort_of, mean_age_s, nearest_rank
 from analysis.indicator import attains, joint
+from analysis.lengths import _cut_at as _cut_at  # scripts import it from here (adr/0021)
 from analysis.lengths import length_findings
 from analysis.records import NS_PER_S, Bools, numbers, outcome_is
 from analysis.slo import Slo

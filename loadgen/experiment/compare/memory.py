@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from analysis.compare.runs import variant_run
-from analysis.compare.types import VariantRun, VariantSpec
+from analysis.compare.types import VariantRun
 from analysis.search import Outcome, RunRequest
 from analysis.verdict import RunVerdict
+from loadgen.experiment.compare.evidence import at_points, numbers_of
 from loadgen.experiment.compare.phases import Measured, run_phases
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
 from loadgen.experiment.rehearse import MemoryRunner, Rehearsal, plan_rehearsal
@@ -67,26 +67,14 @@ class _Runner(MemoryRunner):
             self.searched.append((request, done.verdict))
             return done
         assert self._output is not None
-        plan, own = self.plan(request), self.variant.settings
-        self.paired.append((replace(request, variant=own.name), done.verdict))
-        self.kept[request.key] = variant_run(
+        plan = self.plan(request)
+        self.paired.append((replace(request, variant=self.variant.name), done.verdict))
+        self.kept[request.key] = numbers_of(
             self._output.requests,
-            VariantSpec(
-                name=own.name,
-                gpus=own.gpus,
-                tp=own.tp,
-                pp=own.pp,
-                replicas=own.served_by,
-                alternative_of=own.alternative_of,
-            ),
-            slo=self.on.setup.scenario.objective,
-            warmup_ns=plan.window.warmup_ns,
-            window_ns=plan.window.window_ns,
-            label="",  # a run may belong to several points
-            rate=request.rate,
-            replicate=request.replicate,
-            seed=request.seed,
-            status=done.verdict.status,
+            request,
+            done.verdict,
+            self.variant,
+            window=plan.window,
             schedule_sha256=plan.schedule.sha256,
             workload_sha256=plan.workload_sha256,
         )
@@ -113,12 +101,4 @@ class _MemoryBench:
 
     def counting(self, measured: Measured) -> list[VariantRun]:
         """The paired runs that count, once for each point they belong to."""
-        if measured.phase is None:
-            return []
-        keys = {job: request.key for job, request, _ in measured.phase.counting()}
-        return [
-            replace(self.runners[job.variant].kept[key], label=point.label)
-            for point in measured.phase.plan.points
-            for job, key in keys.items()
-            if point.rates.get(job.variant) == job.rate
-        ]
+        return at_points(measured.phase, lambda job, request, _: self.runners[job.variant].kept[request.key])

@@ -18,6 +18,7 @@ from analysis.compare.frontier import envelope, frontier
 from analysis.compare.lone import meets
 from analysis.compare.pairs import EXPLORATORY, compare_capacities, holm_adjusted, paired, primary_verdict
 from analysis.compare.types import (
+    NAMES,
     OWN,
     TUNED,
     CapacityPerGpu,
@@ -74,7 +75,7 @@ def compared(
     labels = tuple(dict.fromkeys(run.label for run in runs))
     primary_labels = {OWN, TUNED} & set(labels) or (set(labels) if len(labels) == 1 else set())
     primary = tuple(
-        _judged(paired(a, b, "g_card"), declared, outcome)
+        _judged(paired(a, b, "g_card"), declared, outcome, {one.variant: one for one in capacities})
         for label in labels
         if label in primary_labels
         for a, b in _pairs(runs, label, specs)
@@ -130,17 +131,38 @@ def _pairs(
             yield a, b
 
 
-def _judged(difference: PairedDifference, declared: Declared, outcome: ComparisonOutcome) -> PrimaryVerdict:
-    verdict = primary_verdict(difference, indifference=declared.indifference)
-    if outcome == "COMPLETE" and difference.n == declared.replicates:
+def _judged(
+    difference: PairedDifference,
+    declared: Declared,
+    outcome: ComparisonOutcome,
+    capacities: Mapping[str, CapacityPerGpu],
+) -> PrimaryVerdict:
+    d, verdict = difference, primary_verdict(difference, indifference=declared.indifference)
+    if outcome != "COMPLETE" or d.n < declared.replicates:
+        return replace(
+            verdict,
+            winner="cannot tell",
+            replicates_needed=None,
+            words=f"cannot tell: {d.n} of {declared.replicates} declared pairs of {d.a} and {d.b} are there "
+            f"({outcome}), and a verdict needs all of them; so far {NAMES[d.endpoint]} differs by {d.mean:+.2%}.",
+        )
+    if d.label not in (OWN, TUNED):
         return verdict
-    d = difference
+    ends = {name: capacities[name].outcome for name in (d.a, d.b)}
+    winner = {"A": d.a, "B": d.b}.get(verdict.winner, "")
+    above = [name for name, end in ends.items() if end == "ABOVE_RANGE" and name != winner]
+    below = [name for name, end in ends.items() if end == "BELOW_RANGE" and (not winner or name == winner)]
+    # what it shows at the end of the range bounds it from one side only
+    if not above and not below:
+        return verdict
+    where = [f"the λ* of {name} lies above the rates that were offered" for name in above]
+    where += [f"the λ* of {name} lies below the rates that were offered" for name in below]
     return replace(
         verdict,
         winner="cannot tell",
         replicates_needed=None,
-        words=f"cannot tell: {d.n} of {declared.replicates} declared pairs of {d.a} and {d.b} are there ({outcome}), "
-        f"and a verdict needs all of them; so far {d.endpoint} differs by {d.mean:+.2%}.",
+        words=f"cannot tell: {' and '.join(where)}, so {NAMES[d.endpoint]} at the λ* of each is not known; widen "
+        f"--rate. At the end of the range it differs by {d.mean:+.2%} (n = {d.n}).",
     )
 
 

@@ -17,6 +17,7 @@ from typing import Final, Literal
 from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ x), and its inverse
 
 from analysis.compare.types import (
+    NAMES,
     SCALE,
     CapacityPerGpu,
     Endpoint,
@@ -133,7 +134,7 @@ def primary_verdict(difference: PairedDifference, *, indifference: float) -> Pri
         indifference=zone,
         difference=d,
         replicates_needed=needed,
-        words=f"{better}: {d.endpoint} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
+        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
     )
 
 

@@ -11,6 +11,7 @@ from analysis.search import OutcomeName
 from analysis.verdict import Status
 
 __all__ = [
+    "NAMES",
     "OWN",
     "SCALE",
     "TUNED",
@@ -45,6 +46,15 @@ SCALE: Final[dict[Endpoint, Scale]] = {
     "token_goodput": "relative",
     "log_ttft": "log",
     "log_e2e": "log",
+}
+NAMES: Final[dict[Endpoint, str]] = {
+    "g_card": "G_card",
+    "lambda_per_gpu": "λ* per GPU",
+    "attainment": "attainment",
+    "request_goodput": "request goodput",
+    "token_goodput": "token goodput",
+    "log_ttft": "TTFT (geometric mean)",
+    "log_e2e": "E2E (geometric mean)",
 }
 # by what a difference is multiplied so that above 0 is worse
 WORSE_SIGN: Final[dict[Endpoint, int]] = {name: 1 if name.startswith("log_") else -1 for name in SCALE}

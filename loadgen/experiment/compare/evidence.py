@@ -28,7 +28,7 @@ from loadgen.results.comparison import variant_directory
 from loadgen.results.store import read_experiment, read_ledger, run_directory
 from loadgen.results.types import LedgerLine, Manifest
 
-__all__ = ["assembled", "at_points", "declared", "ending", "measured_so_far", "numbers_of", "spec_of"]
+__all__ = ["assembled", "at_points", "capacities_of", "declared", "ending", "measured_so_far", "numbers_of", "spec_of"]
 
 
 def declared(setup: ComparisonSetup) -> Declared:
@@ -164,13 +164,19 @@ def assembled(directory: Path, setup: ComparisonSetup, measured: Measured) -> Co
             conditions={one.name: conditions(one.setup.scenario, one.setup.spec, manifests[one.name]) for one in setup},
             seeds=setup.seeds if measured.phase is None else measured.phase.seeds,
             lost=measured.lost,
-            capacities=[_capacity(setup[name], found) for name, found in measured.outcomes.items()],
+            capacities=capacities_of(setup, measured),
             lone={one.name: _lone(directory, one, ledgers[one.name]) for one in setup},
             runs=at_points(measured.phase, numbers),
             notes=_notes(setup, manifests),
         )
     except ValueError as error:
         raise ResultsError(f"{directory}: {error}: measure again") from None
+
+
+def capacities_of(setup: ComparisonSetup, measured: Measured) -> list[CapacityPerGpu]:
+    """How each search ended, in the order of the variants."""
+    ended = measured.outcomes
+    return [_capacity(one, ended[one.name]) for one in setup if one.name in ended]
 
 
 def _capacity(variant: VariantSetup, found: Outcome) -> CapacityPerGpu:

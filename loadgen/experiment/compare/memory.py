@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from analysis.compare.types import VariantRun
-from analysis.search import Outcome, RunRequest
+from analysis.compare.answer import compared
+from analysis.compare.types import Comparison, VariantRun
+from analysis.search import Bill, Outcome, RunRequest
 from analysis.verdict import RunVerdict
-from loadgen.experiment.compare.evidence import at_points, numbers_of
+from loadgen.experiment.compare.evidence import at_points, capacities_of, declared, ending, numbers_of
 from loadgen.experiment.compare.phases import Measured, run_phases
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
 from loadgen.experiment.rehearse import MemoryRunner, Rehearsal, plan_rehearsal
@@ -22,10 +23,15 @@ __all__ = ["RehearsedComparison", "rehearse_comparison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedComparison:
-    """What a comparison came to in virtual time: the searches, and the paired runs that count, by point."""
+    """What a comparison came to in virtual time: the searches, the paired runs that count by point, and the answer.
+
+    The answer has no conditions and no lone requests. `cost` is what it would have taken live.
+    """
 
     measured: Measured
     runs: tuple[VariantRun, ...]
+    answer: Comparison
+    cost: Bill
 
 
 def rehearse_comparison(setup: ComparisonSetup) -> RehearsedComparison:
@@ -42,8 +48,32 @@ def rehearse_comparison(setup: ComparisonSetup) -> RehearsedComparison:
             for one in setup
         }
     )
-    measured = asyncio.run(run_phases(setup, bench, Budget.of(setup.scenario)))
-    return RehearsedComparison(measured=measured, runs=tuple(bench.counting(measured)))
+    budget = Budget.of(setup.scenario)
+    measured = asyncio.run(run_phases(setup, bench, budget))
+    runs = bench.counting(measured)
+    outcome, reason = ending(measured)
+    return RehearsedComparison(
+        measured=measured,
+        runs=tuple(runs),
+        answer=compared(
+            declared(setup),
+            outcome=outcome,
+            reason=reason,
+            conditions={},
+            seeds=setup.seeds if measured.phase is None else measured.phase.seeds,
+            lost=measured.lost,
+            capacities=capacities_of(setup, measured),
+            lone={},
+            runs=runs,
+            notes=(),
+        ),
+        cost=Bill(
+            runs=sum(len(one.searched) + len(one.paired) for one in bench.runners.values()),
+            hours=budget.spent_s / 3600,
+            requests=budget.requests,
+            tokens=budget.tokens,
+        ),
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,8 @@ _UNITS: dict[Scale, str] = {"relative": "%", "points": " points", "log": "%"}
 
 def verdict_lines(answer: Comparison) -> list[str]:
     """The verdict of every two variants, the outcome where it has not ended well, and the variants that were lost."""
-    lines = []
+    simulated = [name for name, one in answer.conditions.items() if one.simulated]
+    lines = [f"SIMULATED, no real server: {', '.join(simulated)}"] if simulated else []
     if answer.outcome != "COMPLETE":
         lines.append(f"{answer.outcome}: {answer.reason}.")
     lines += [f"at {one.difference.label}: {one.words}" for one in answer.primary]

@@ -22,7 +22,7 @@ import anyio
 from analysis.search import Outcome, RunRequest
 from analysis.units import format_duration
 from analysis.verdict import RunVerdict
-from loadgen.common.errors import TargetError, TargetUnreachable
+from loadgen.common.errors import TargetError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.compare.alike import check_alike
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
@@ -92,7 +92,7 @@ class LiveBench:
     ) -> None:
         try:
             for name in list(self._up):
-                await self._close(name)
+                await self.close(name)
         finally:
             for store in self._stores.values():
                 store.close()
@@ -107,7 +107,9 @@ class LiveBench:
             if (spec := launch_spec(variant)) is not None:
                 check_launch(spec)
         manifests = {}
-        for variant in self.setup:
+        # where one is up at a time, the last to be prepared is the first to be measured
+        last_first = not self.setup.together and not self.setup.searches
+        for variant in reversed(self.setup.variants) if last_first else self.setup.variants:
             up = await self._open(variant, resume=False)
             manifests[variant.name] = await manifest_of(variant.setup, up.prepared, kind="sweep", stop=self.stop)
         for line in check_alike(self.setup, manifests):
@@ -157,7 +159,7 @@ class LiveBench:
                 early_fail=self.setup.searches,
                 identity=up.prepared.ready.identity_now,
             )
-        return _Executor(bench=self, name=name, runner=up.runner)
+        return _Executor(bench=self, name=name, runner=up.runner, server=up.server)
 
     def ledger(self, name: str) -> list[LedgerLine]:
         """The variant's sealed runs."""
@@ -178,18 +180,11 @@ class LiveBench:
         answer = assemble(variant_directory(self.directory, name), setup.scenario, setup.spec, outcome)
         self._stores[name].answer(answer)
 
-    async def lose(self, name: str) -> str:
-        """Close a variant whose target is gone; what its server left to say, empty if it was not launched."""
-        up = self._up.get(name)
-        said = up.server.obituary() if up is not None and up.server is not None and up.server.died() else ""
-        await self._close(name)
-        return said
-
     async def _open(self, variant: VariantSetup, *, resume: bool) -> _Up:
         name, spec = variant.name, launch_spec(variant)
         if not self.setup.together:
             for other in list(self._up):
-                await self._close(other)
+                await self.close(other)
         progress = self._of(name)
         async with AsyncExitStack() as stack:
             server: Launched | None = None
@@ -209,7 +204,8 @@ class LiveBench:
             self._up[name] = _Up(stack=stack.pop_all(), prepared=prepared, server=server)
         return self._up[name]
 
-    async def _close(self, name: str) -> None:
+    async def close(self, name: str) -> None:
+        """Close the variant's target, and stop its server if it was launched."""
         up = self._up.pop(name, None)
         if up is None:
             return
@@ -237,19 +233,23 @@ class _Executor:
     bench: LiveBench
     name: str
     runner: Runner
+    server: Launched | None
 
     def plan(self, request: RunRequest) -> RunPlan:
         """The plan of a run."""
         return self.runner.plan(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
-        """Do the run. Raises as `Runner.execute`; a target that is gone is closed before."""
+        """Do the run; a target that is gone is closed. Raises as `Runner.execute`, and when a launched server dies."""
         self.runner.booked_s = self.bench.booked_s
         try:
-            done = await self.runner.execute(request)
-        except TargetError as error:
-            said = await self.bench.lose(self.name)
-            raise TargetUnreachable(said or str(error)) from None
+            if self.server is None:
+                done = await self.runner.execute(request)
+            else:
+                done = await self.server.while_it_lives(lambda: self.runner.execute(request))
+        except TargetError:
+            await self.bench.close(self.name)
+            raise
         self.bench.booked_s = self.runner.booked_s
         return done
 

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from loadgen.experiment.compare.alike import check_alike
 from loadgen.results.store import read_experiment
 from tests.conftest import RunResult
 from tests.fakes.cli import unhurried
+from tests.fakes.processes import marked, running
 
 pytestmark = pytest.mark.realtime
 
@@ -41,25 +40,8 @@ MORTAL = (
 @pytest.fixture
 def marker() -> Iterator[str]:
     """A word that the command lines of a test's servers have, of which none may be left."""
-    word = f"marker-{uuid.uuid4().hex}"
-    yield word
-    deadline = time.monotonic() + 10
-    while (left := running(word)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
-
-
-def running(marker: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if marker.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    with marked(patience_s=10.0) as word:
+        yield word
 
 
 def emulator(profile: str, marker: str, *, code: str = "", last: str = "") -> str:
@@ -105,7 +87,7 @@ def test_a_variant_whose_server_dies_leaves_and_the_others_go_on(
 def test_ctrl_c_stops_the_server_that_is_up_and_resuming_finishes(tmp_path: Path, marker: str) -> None:
     """Launched variants that share their GPUs are up one at a time."""
     file = tmp_path / "ab.toml"
-    keys = {**QUICK, "window": "3s", "slo": ["e2e:2s"]}
+    keys = {**QUICK, "window": "2s", "slo": ["e2e:2s"]}
     tables = "".join(
         f"[[variant]]\nname = '{name}'\nlaunch = '''{emulator('fcfs-fast', marker)}'''\n"
         f"env = {{PYTHONPATH = '{ROOT}'}}\n"

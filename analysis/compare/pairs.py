@@ -126,6 +126,7 @@ def primary_verdict(difference: PairedDifference, *, indifference: float) -> Pri
             needed = _replicates_needed(d, zone)
             more = f"; about {needed} replicates would do if the difference is {d.mean:+.2%}" if needed else ""
             winner, why = "cannot tell", f"{interval} reaches across an edge of ±{100 * zone:.3g} %{more}"
+    share = " of their mean" if d.scale == "relative" else ""
     better = {"A": f"{d.a} is better than {d.b}", "B": f"{d.b} is better than {d.a}"}.get(winner, winner)
     return PrimaryVerdict(
         a=d.a,
@@ -134,7 +135,8 @@ def primary_verdict(difference: PairedDifference, *, indifference: float) -> Pri
         indifference=zone,
         difference=d,
         replicates_needed=needed,
-        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
+        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%}{share} (n = {d.n}); "
+        f"{why}.",
     )
 
 

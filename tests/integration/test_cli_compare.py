@@ -124,6 +124,15 @@ def test_what_the_end_of_the_range_hides_is_no_verdict(loadgen: Loadgen) -> None
     assert "widen --rate" in verdict["words"]
 
 
+def test_a_winner_may_be_better_than_the_range_shows(loadgen: Loadgen) -> None:
+    said = loadgen("compare", *PAIR, *QUICK, "--rate", "2..12", "--json").stdout
+    (verdict,) = json.loads(said)["primary"]
+    assert verdict["winner"] == "B"
+    assert verdict["words"].endswith(
+        "The λ* of fast lies above the rates that were offered; it ran at the highest of them."
+    )
+
+
 def test_alternatives_make_a_second_verdict_of_the_best_of_each(loadgen: Loadgen) -> None:
     more = ("--variant", "tuned=virtual:mm1?service.mean_ms=40,alternative_of=slow")
     answer = json.loads(loadgen("compare", *PAIR, *more, *QUICK, "--json").stdout)
@@ -140,7 +149,7 @@ def test_per_gpu_rates_and_the_decision_rule(loadgen: Loadgen) -> None:
         "compare", "--variant", "replicas=virtual:mm1?service.mean_ms=30,gpus=4,replicas=4",
         "--variant", "tp4=virtual:mm1?service.mean_ms=60,gpus=4,tp=4", "--per-gpu", *QUICK, "--rate", "1..8",
     ).stdout  # fmt: skip
-    assert "tp4 (TP=4) is not deserved: its G_card differs by -" in said
+    assert "tp4 (TP=4) is not deserved: its G_card differs from that of replicas (4 × TP=1) by -" in said
     assert "take replicas." in said
 
 

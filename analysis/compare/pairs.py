@@ -22,6 +22,7 @@ from typing import Final, Literal
 from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ x), and its inverse
 
 from analysis.compare.types import (
+    NAMES,
     SCALE,
     CapacityPerGpu,
     Endpoint,
@@ -181,7 +182,7 @@ def primary_verdict(
         difference=d,
         same_rate=same_rate,
         replicates_needed=needed,
-        words=f"{better}: {d.endpoint} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
+        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
     )
 
 

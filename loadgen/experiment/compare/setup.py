@@ -11,6 +11,7 @@ import orjson
 
 from analysis.compare.order import run_order
 from analysis.compare.phase import PairedPlan, Point
+from analysis.compare.types import OWN, TUNED
 from analysis.search import Outcome, RateList, RateRange, parse_rates
 from loadgen.common import defaults
 from loadgen.common.errors import ScenarioError
@@ -23,7 +24,6 @@ from loadgen.workload.workload import search_spec, seed_book
 
 __all__ = ["OWN", "TUNED", "ComparisonSetup", "VariantSetup", "prepare_comparison"]
 
-OWN, TUNED = "own λ*", "own λ*, tuned"  # the points of the primary endpoint
 _ANSWERS: Final = ("FOUND", "ABOVE_RANGE", "BELOW_RANGE")
 
 
@@ -74,7 +74,7 @@ class ComparisonSetup:
     @property
     def sha256(self) -> str:
         """Hash of everything that can change a result."""
-        own = self.settings.model_dump(mode="json", exclude={"price_per_gpu_hour"})
+        own = self.settings.model_dump(mode="json", exclude={"price_per_gpu_hour", "too_large_for_one_gpu"})
         hashed = orjson.dumps([self.scenario.sha256, own], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(hashed).hexdigest()
 

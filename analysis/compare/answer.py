@@ -1,8 +1,9 @@
 """The answer of a comparison, from its searches and the runs of its paired phase (method, section 8).
 
-Every two compared variants get a verdict on the primary endpoint, G_card at the λ* of each; and a second one of the
-best alternative of each, where there are some. Where rates were listed there is no λ*: a single one is the primary
-point, of several all are exploratory. A verdict needs all pairs that were declared.
+Every two compared variants get a verdict on the primary endpoint, G_card at the λ* of each, which must not be
+contradicted at the larger of both; and a second one of the best alternative of each, where there are some. Where rates
+were listed there is no λ*: a single one is the primary point, of several all are exploratory. A verdict needs all pairs
+that were declared.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from itertools import combinations
 from analysis.compare.decision import costs, decide
 from analysis.compare.frontier import envelope, frontier
 from analysis.compare.lone import meets
-from analysis.compare.pairs import EXPLORATORY, compare_capacities, holm_adjusted, paired, primary_verdict
+from analysis.compare.pairs import (
+    EXPLORATORY,
+    at_larger_rate,
+    compare_capacities,
+    holm_adjusted,
+    paired,
+    primary_verdict,
+)
 from analysis.compare.types import (
     NAMES,
     OWN,
@@ -75,7 +83,13 @@ def compared(
     labels = tuple(dict.fromkeys(run.label for run in runs))
     primary_labels = {OWN, TUNED} & set(labels) or (set(labels) if len(labels) == 1 else set())
     primary = tuple(
-        _judged(paired(a, b, "g_card"), declared, outcome, {one.variant: one for one in capacities})
+        _judged(
+            paired(a, b, "g_card"),
+            at_larger_rate(runs, a, b, "g_card") if outcome == "COMPLETE" else None,
+            declared,
+            outcome,
+            {one.variant: one for one in capacities},
+        )
         for label in labels
         if label in primary_labels
         for a, b in _pairs(runs, label, specs)
@@ -133,11 +147,12 @@ def _pairs(
 
 def _judged(
     difference: PairedDifference,
+    same_rate: PairedDifference | None,
     declared: Declared,
     outcome: ComparisonOutcome,
     capacities: Mapping[str, CapacityPerGpu],
 ) -> PrimaryVerdict:
-    d, verdict = difference, primary_verdict(difference, indifference=declared.indifference)
+    d, verdict = difference, primary_verdict(difference, indifference=declared.indifference, same_rate=same_rate)
     if outcome != "COMPLETE" or d.n < declared.replicates:
         return replace(
             verdict,

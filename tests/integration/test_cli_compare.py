@@ -51,14 +51,15 @@ def test_the_verdict_comes_first_and_is_the_faster_server(loadgen: Loadgen) -> N
         assert said in compared.stdout
     assert loadgen("show", "r").stdout == compared.stdout
     order = [line.split(":")[0] for line in compared.stderr.splitlines() if "req/s, pair" in line]
-    assert order[:4] == ["slow", "fast", "fast", "fast"]  # a replicate is finished before the next one
+    # at the λ* of both, then each at the other's; the next replicate begins with the other variant
+    assert order[:6] == ["slow", "fast", "fast", "slow", "fast", "slow"]
 
 
 def test_pairs_have_one_seed_schedule_and_workload(measured: Path) -> None:
     runs = library.load_compared(measured).runs
     shared = runs[runs["label"] != "own λ*"]
-    assert len(shared) == 6
-    for _, pair in shared.groupby("replicate"):
+    assert len(shared) == 12
+    for _, pair in shared.groupby(["label", "replicate"]):
         assert set(pair["variant"]) == {"slow", "fast"}
         for column in ("rate", "seed", "schedule_sha256", "workload_sha256"):
             assert pair[column].nunique() == 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from analysis.replicas import IMBALANCE
 from analysis.tp.against import Expected, compare
 from analysis.tp.cost import Shape, collectives_per_step
 from analysis.tp.path import NcclLog, Topology
@@ -24,7 +25,6 @@ __all__ = ["Facts", "Link", "Load", "Microbenchmark", "explain", "token_shares",
 IN_APP_LIMIT: Final = 1.5  # all-reduce in the server / of the microbenchmark
 NARROW_LIMIT: Final = 1.25  # projections on p ranks / (projections on one / p)
 QUEUE_SHARE: Final = 0.5  # of TTFT
-IMBALANCE: Final = 0.1  # of a replica's requests from the mean
 _THROUGH_HOST: Final = {"PHB": "a PCIe host bridge", "NODE": "host bridges of a node", "SYS": "the link of the sockets"}
 
 State = Literal["holds", "explains", "not checked", "not reached"]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.report.balance import balance_table
 from analysis.report.server import server_table
 from analysis.report.tables import (
     Table,
@@ -46,7 +47,8 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server reported, and the verdict on stdout, from its ledger line."""
     verdict = line.verdict
     server = server_table(verdict)
-    print_tables(run_table(verdict), *([] if server is None else [server]))
+    balance = [] if verdict.balance is None else [balance_table(verdict.balance)]
+    print_tables(run_table(verdict), *balance, *([] if server is None else [server]))
     print_lines(*run_sentences(verdict, slo))
     if line.not_measured:
         print_lines(f"not measured: {'; '.join(line.not_measured)}")

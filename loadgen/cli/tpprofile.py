@@ -11,7 +11,7 @@ import typer
 from analysis.report.tables import Table
 from analysis.tp.against import Comparison, Expected, compare, token_times
 from analysis.tp.chrome import Malformed
-from analysis.tp.config import BadConfig, element_bytes, shape_of_config
+from analysis.tp.config import BadConfig, Model, element_bytes, model_of_config
 from analysis.tp.cost import Shape
 from analysis.tp.kineto import read_kineto
 from analysis.tp.profile import Profile, summarise
@@ -24,9 +24,10 @@ from loadgen.common.errors import UsageError
 from traces.errors import TraceError
 from traces.source import open_source
 
-__all__ = ["PROFILE", "profile_command", "read_config", "read_profile", "read_token_times"]
+__all__ = ["PROFILE", "profile_command", "read_config", "read_model", "read_profile", "read_token_times"]
 
 PROFILE: Final = "Example: loadgen tp profile rank0.pt.trace.json.gz --config config.json"
+_MAX_CONFIG_BYTES: Final = 16 << 20
 _SHOWN: Final = 12  # rows of a table
 
 Layers = Annotated[int | None, typer.Option(min=1, help="L, if there is no --config.", show_default=False)]
@@ -87,14 +88,20 @@ def profile_command(
         print_lines(f"a = t_proj,1/T = {times.per_token_s * 1e6:.4g} µs a token; --json writes it for tp plan --a-from")
 
 
-def read_config(path: Path) -> Shape:
-    """The model's shape. Raises `UsageError` in one line."""
+def read_model(path: Path) -> Model:
+    """The model of a config.json. Raises `UsageError` in one line."""
     try:
-        return shape_of_config(path.read_bytes())
+        with path.open("rb") as stream:
+            return model_of_config(stream.read(_MAX_CONFIG_BYTES))
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
     except BadConfig as error:
         raise UsageError(f"--config {path}: {error}") from None
+
+
+def read_config(path: Path) -> Shape:
+    """The model's shape. Raises `UsageError` in one line."""
+    return read_model(path).shape
 
 
 def read_profile(file: str, shape: Shape | None) -> Profile:

@@ -196,6 +196,13 @@ def _microbenchmark(facts: Facts) -> Link:
         ]  # fmt: skip
         return Link(name=name, state="not checked", text=f"give {' and '.join(lacks)}")
     size, tokens = payload
+    if not _same_ranks(facts):
+        return Link(
+            name=name,
+            state="not checked",
+            text=f"--nccl measured {facts.nccl.ranks} ranks and the server has {facts.ranks}: "
+            f"run all_reduce_perf on {facts.ranks}",
+        )
     took = facts.nccl.all_reduce_s(size)
     if took is None:
         low, high = facts.nccl.times[0][0], facts.nccl.times[-1][0]
@@ -214,6 +221,11 @@ def _microbenchmark(facts: Facts) -> Link:
     )
 
 
+def _same_ranks(facts: Facts) -> bool:
+    """Whether nccl-tests ran on as many ranks as the server has; also where its output does not say."""
+    return facts.nccl is None or facts.nccl.ranks in (None, facts.ranks)
+
+
 def _in_app(facts: Facts) -> Link:
     name = "all-reduce in the server"
     reduces = [one for one in (facts.profile.collectives if facts.profile else ()) if one.kind == "all_reduce"]
@@ -223,7 +235,7 @@ def _in_app(facts: Facts) -> Link:
     share = usual.exposed_s / usual.total_s if usual.total_s else 0.0
     said = [f"median {_took(usual.median_s)} of {usual.calls} calls, {share:.0%} on the critical path"]
     reference = None
-    if facts.nccl is not None and usual.payload_bytes is not None:
+    if facts.nccl is not None and _same_ranks(facts) and usual.payload_bytes is not None:
         reference = facts.nccl.all_reduce_s(usual.payload_bytes)
     if reference is None:
         return _link(name, (), said, "give --nccl FILE that covers its payload")

@@ -93,7 +93,9 @@ def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
         return validated(Scenario, overrides, "", option=True)
     file = _read_toml(source)
     if "variant" in file.values:
-        raise ScenarioError(f"--scenario {file.path}: holds variants, which loadgen compare compares")
+        raise ScenarioError(
+            f"--scenario {file.path}: holds variants, and this command measures one target: give target in their place"
+        )
     return file.under(Overrides(overrides))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.compare.pairs import paired, primary_verdict
+from analysis.search import Outcome
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.compare.memory import rehearse_comparison
 from loadgen.experiment.compare.setup import OWN, ComparisonSetup, prepare_comparison
@@ -54,7 +55,7 @@ def test_a_scenario_of_variants_is_for_compare_and_keeps_its_own_settings(tmp_pa
         '[[variant]]\nname = "one"\ntarget = "virtual:mm1"\n'
         '[[variant]]\nname = "four"\nlaunch = "serve --port {port}"\ngpus = 4\nenv = {A = "1"}\n'
     )
-    with pytest.raises(ScenarioError, match="loadgen compare"):
+    with pytest.raises(ScenarioError, match="holds variants, and this command measures one target"):
         load_scenario(str(file), {})
     setup = prepare_comparison(*load_comparison(str(file), {"rate": "1..4"}, {}))
     assert [one.setup.scenario.rate for one in setup] == ["1..4", "4.0..16.0"]
@@ -96,6 +97,18 @@ def test_a_faster_server_wins_at_its_own_capacity_and_all_meet_at_the_smaller_on
     assert verdict.winner == "B"
     both = [run for run in done.runs if run.label != OWN]
     assert len({run.schedule_sha256 for run in both}) == len({run.workload_sha256 for run in both}) == 3
+
+
+def test_a_search_that_could_not_tell_has_no_capacity_to_be_compared_at() -> None:
+    setup = comparison("a=virtual:mm1", "b=virtual:mm1", "c=virtual:mm1", paired_rate="3")
+    found = Outcome(name="FOUND", reason="", capacity=6.0)
+    outcomes = {"a": found, "b": Outcome(name="BELOW_RANGE", reason=""), "c": Outcome(name="UNDECIDED", reason="")}
+    own, shared, listed = setup.plan(outcomes).points
+    assert own.rates == {"a": 6.0, "b": 2.0}
+    assert shared.rates == {"a": 2.0, "b": 2.0}
+    assert listed.rates == {"a": 3.0, "b": 3.0, "c": 3.0}
+    alone = setup.plan(outcomes | {"b": Outcome(name="CLIENT_LIMITED", reason="")})
+    assert [point.label for point in alone.points] == ["3/s"]
 
 
 def test_listed_rates_are_only_paired() -> None:

@@ -156,3 +156,11 @@ def test_a_config_gives_the_shape() -> None:
                       (text.replace(b"32,", b"-1,", 1), "num_hidden_layers is -1")):  # fmt: skip
         with pytest.raises(BadConfig, match=said):
             shape_of_config(bad)
+
+
+def test_a_microbenchmark_of_another_number_of_ranks_is_compared_with_nothing() -> None:
+    eight = Microbenchmark(ranks=8, times=((1024, 1e-3), (4096, 2e-3)))  # so slow that it would explain the server
+    links = explain(replace(FACTS, nccl=eight))
+    assert links[2].state == "not checked"
+    assert "--nccl measured 8 ranks and the server has 4: run all_reduce_perf on 4" in links[2].text
+    assert "times nccl-tests'" not in links[3].text

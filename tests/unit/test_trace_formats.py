@@ -224,6 +224,13 @@ def test_generic_json_lines_with_everything_mapped(tmp_path: Path) -> None:
     assert trace.outcome.tolist() == [1, 2]
 
 
+def test_a_mapped_column_called_skip_leaves_no_row_out(tmp_path: Path) -> None:
+    rows = [{"t": 0, "i": 5, "o": 2, "skip": "no_generation"}, {"t": 1, "i": 7, "o": 3, "skip": ""}]
+    path = _write(tmp_path, json.dumps(rows))
+    trace, _ = read_trace(path, mapping={"timestamp": "t", "input": "i", "output": "o", "session": "skip"}, unit="s")
+    assert trace.input_tokens.tolist() == [5, 7]
+
+
 @pytest.mark.parametrize(
     ("at", "unit", "want"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import orjson
 
@@ -23,6 +24,7 @@ from loadgen.workload.workload import search_spec, seed_book
 __all__ = ["OWN", "TUNED", "ComparisonSetup", "VariantSetup", "prepare_comparison"]
 
 OWN, TUNED = "own λ*", "own λ*, tuned"  # the points of the primary endpoint
+_ANSWERS: Final = ("FOUND", "ABOVE_RANGE", "BELOW_RANGE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,8 @@ class ComparisonSetup:
         """The paired phase after these searches, `without` the variants whose target is gone.
 
         Its rates follow from λ* of each search, by a rule that is the same whatever the runs showed: each at its own
-        λ*, all at the smallest of these, and the rates that were listed. A variant that kept the SLO at no rate runs at
-        the lowest one.
+        λ*, all at the smallest of these, and the rates that were listed. A variant that failed at the lowest rate runs
+        there. One whose search could not tell has no λ*, and runs at listed rates alone.
         """
         present = [one.name for one in self.variants if one.name not in without]
         points = self._points(present, outcomes) if self.searches else self._same(self._listed(), present)
@@ -102,7 +104,8 @@ class ComparisonSetup:
         )
 
     def _points(self, present: Sequence[str], outcomes: Mapping[str, Outcome]) -> tuple[Point, ...]:
-        own = {name: outcomes[name].capacity or self[name].setup.spec.grid[0] for name in present}
+        answered = {name: outcomes[name] for name in present if outcomes[name].name in _ANSWERS}
+        own = {name: outcome.capacity or self[name].setup.spec.grid[0] for name, outcome in answered.items()}
         families = [[name for name in names if name in own] for names in self.families().values()]
         bases = [base for base in self.families() if base in own]
         found = [Point(label=OWN, rates={base: own[base] for base in bases})]
@@ -112,7 +115,9 @@ class ComparisonSetup:
             found.append(Point(label=TUNED, rates={name: own[name] for name in best}))
         shares = {own[base] / self._divisor(base) for base in bases}
         common = {min(shares)} if len(shares) > 1 else set()
-        return (*found, *self._same(sorted(common | set(self._listed())), bases))
+        listed = self._same(self._listed(), [base for base in self.families() if base in present])
+        shared = self._same(sorted(common - set(self._listed())), bases)
+        return tuple(point for point in (*found, *shared, *listed) if len(point.rates) > 1)
 
     def _listed(self) -> tuple[float, ...]:
         text = self.settings.paired_rate if self.searches else self.scenario.rate

@@ -35,6 +35,7 @@ class Microbenchmark:
 
     ranks: int | None
     times: tuple[tuple[int, float], ...]
+    warnings: tuple[str, ...] = ()  # for whoever uses the times
 
     def all_reduce_s(self, payload_bytes: float) -> float | None:
         """τ_AR(S) between two measured sizes, linear in S; `None` outside of them."""
@@ -91,11 +92,13 @@ def fit_fabric(measured: Microbenchmark) -> FabricFit:
 
 
 def joined(parts: Sequence[Microbenchmark]) -> Microbenchmark:
-    """Several measurements of the same number of ranks as one: the median time of each size."""
+    """Several measurements of the same number of ranks as one: the median time of each size, all warnings."""
     times: dict[int, list[float]] = {}
     for part in parts:
         for size, took in part.times:
             times.setdefault(size, []).append(took)
     return Microbenchmark(
-        ranks=parts[0].ranks, times=tuple((size, median(several)) for size, several in sorted(times.items()))
+        ranks=parts[0].ranks,
+        times=tuple((size, median(several)) for size, several in sorted(times.items())),
+        warnings=tuple(dict.fromkeys(text for part in parts for text in part.warnings)),
     )

@@ -211,6 +211,7 @@ def _microbenchmark(facts: Facts) -> Link:
         )
     spent = collectives_per_step(facts.shape.layers) * took
     said = [f"nccl-tests: {_took(took)} at S = {size} B, 2L of them {_took(spent)} a step"]
+    said += [f"warning: {text}" for text in facts.nccl.warnings]
     wrong: list[str] = []
     if facts.alone is not None and tokens is not None:
         saved = (1 - 1 / facts.ranks) * facts.alone.per_token_s * tokens

@@ -26,7 +26,7 @@ _CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq
 _GATED: Final = frozenset({
     "baichuan", "chatglm", "cohere", "cohere2", "exaone", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4",
     "granite", "internlm2", "internlm3", "llama", "minicpm", "ministral", "mistral", "mistral3", "olmo", "olmo2",
-    "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_vl", "qwen3", "qwen3_vl_text", "smollm3", "stablelm",
+    "phi3", "qwen", "qwen2", "qwen2_5_vl_text", "qwen2_vl", "qwen3", "qwen3_vl_text", "smollm3", "stablelm",
 })  # fmt: skip
 _UNGATED: Final = frozenset({
     "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "nemotron", "opt",
@@ -37,7 +37,11 @@ _TIED: Final = frozenset({  # by default, without a key
     "opt", "starcoder2",
 })  # fmt: skip
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_STATES: Final = ("ssm_cfg", "state_size", "mamba_d_state", "linear_num_value_heads", "mamba_d_ssm")
+_STATES: Final = (
+    "ssm_cfg", "state_size", "ssm_state_size", "mamba_d_state", "mamba_d_ssm", "linear_num_value_heads",
+    "linear_attn_config", "attn_layer_period",
+)  # fmt: skip
+_PARTS: Final = ("text_config", "llm_config", "language_config")  # of a multimodal model
 
 
 class BadConfig(ValueError):
@@ -77,16 +81,23 @@ def model_of_config(text: bytes) -> Model:
     except orjson.JSONDecodeError as error:
         raise BadConfig(f"not valid JSON ({error}): pass the model's config.json") from None
     notes: list[str] = []
-    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = {**config, **config["text_config"]}
-        notes.append("of a multimodal model, the text part alone")
     if not isinstance(config, dict):
         raise BadConfig("not a JSON object: pass the model's config.json")
+    if part := next((config[key] for key in _PARTS if isinstance(config.get(key), dict)), None):
+        config = {**config, **part}
+        notes.append("of a multimodal model, the text part alone")
     keys = _Keys(config)
     name = bounded(str(config.get("model_type") or ""), 40)
     heads = keys.size(_HEADS)
     hidden = keys.size(_HIDDEN)
-    kv_heads = 1 if config.get("multi_query") is True and name != "chatglm" else heads
+    kv_heads = keys.size(_KV_HEADS, heads)
+    if config.get("multi_query") is True and not config.get("new_decoder_architecture"):
+        kv_heads = 1  # as Falcon means it, whatever num_kv_heads says
+    if heads % kv_heads or heads > hidden:
+        raise BadConfig(
+            f"{heads} attention heads, {kv_heads} KV heads and a hidden size of {hidden} do not go together"
+        )
+    mlp = keys.size(_MLP, 4 * hidden if name in _UNGATED else None)
     element = element_bytes(str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"))
     if name not in _GATED | _UNGATED:
         said = f"model_type {name}" if name else "a config without model_type"
@@ -97,20 +108,25 @@ def model_of_config(text: bytes) -> Model:
         )
     shape = Shape(
         hidden=hidden,
-        mlp=keys.size(_MLP, 4 * hidden if name in _UNGATED else None),
+        mlp=mlp // 2 if name == "qwen" else mlp,  # the first Qwen counts gate and up together
         layers=keys.size(_LAYERS),
         heads=heads,
-        kv_heads=keys.size(_KV_HEADS, kv_heads),
+        kv_heads=kv_heads,
         head_size=keys.size(_HEAD_SIZE, hidden // heads),
         vocab=keys.size(_VOCAB),
         activation_bytes=element,
         mlp_matrices=2 if name in _UNGATED else 3,
     )
+    bits = keys.weight_bits(8 * element)
+    if bits is None:
+        notes.append(
+            f"quantization_config names no bits: weights are taken as of {8 * element} bits; --weight-bits says better"
+        )
     return Model(
         shape=shape,
         name=name,
         tied=config.get("tie_word_embeddings", name in _TIED) is True,
-        weight_bits=keys.weight_bits(8 * element),
+        weight_bits=bits or 8 * element,
         context_tokens=keys.size(_CONTEXT, 0) or None,
         inapplicable=tuple(keys.inapplicable()),
         notes=tuple(notes),
@@ -132,30 +148,38 @@ class _Keys:
             raise BadConfig(f"{key} {said}: pass the config.json of a dense decoder (Llama, Qwen, Mistral, …)")
         return value
 
-    def weight_bits(self, otherwise: int) -> float:
-        """Bits of a quantised weight, else those of the element type."""
+    def weight_bits(self, otherwise: int) -> float | None:
+        """Bits of a quantised weight, else those of the element type; `None` where it is quantised and no key says."""
         quantised = self.config.get("quantization_config")
         if not isinstance(quantised, dict):
             return otherwise
+        groups = quantised.get("config_groups")  # compressed-tensors
+        group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict):
+            quantised = {"bits": weights.get("num_bits"), **quantised}
         bits = quantised.get("bits") or quantised.get("w_bit")
-        if isinstance(bits, int) and 0 < bits <= 32:
+        if isinstance(bits, int) and not isinstance(bits, bool) and 0 < bits <= 32:
             return bits
-        method = str(quantised.get("quant_method", ""))
-        if method in ("fp8", "fbgemm_fp8") or quantised.get("load_in_8bit") is True:
+        method = " ".join(str(quantised.get(key, "")) for key in ("quant_method", "quant_algo")).lower()
+        if "fp8" in method or quantised.get("load_in_8bit") is True:
             return 8
-        return 4 if method == "mxfp4" or quantised.get("load_in_4bit") is True else otherwise
+        return 4 if "fp4" in method or quantised.get("load_in_4bit") is True else None
 
     def inapplicable(self) -> list[str]:
         reasons = []
         for key in _EXPERTS:
-            count = self.config.get(key)
-            if isinstance(count, int) and count > 1:
-                reasons.append(f"a mixture of experts ({key} = {count}): F_mlp is not 6THI, and experts may be spread")
+            count = self.config.get(key)  # a list where layers differ
+            most = max((one for one in count if isinstance(one, int)), default=0) if isinstance(count, list) else count
+            if isinstance(most, int) and most > 1:
+                reasons.append(f"a mixture of experts ({key} = {most}): F_mlp is not 6THI, and experts may be spread")
                 break
         if self.config.get("kv_lora_rank"):
             reasons.append("latent attention (kv_lora_rank): its KV cache and projections are not those of heads")
         if key := next((one for one in _STATES if self.config.get(one)), ""):
             reasons.append(f"layers that are no attention ({key})")
+        if self.config.get("block_configs"):
+            reasons.append("layers of different widths (block_configs)")
         if self.config.get("is_encoder_decoder") is True:
             reasons.append("an encoder and a decoder (is_encoder_decoder)")
         return reasons

@@ -1,8 +1,9 @@
 """Output of nccl-tests' `all_reduce_perf`, of any version since 2.0: found by the names of its columns.
 
 Layouts differ: with `error` (largest deviation) or `#wrong` (a count) or neither, with or without `root`, with four
-more columns of single iterations (`-I`: i_min, i_max, i_p99, i_cv%), with a time stamp at the end, with in-place
-columns alone, with header lines that begin with # or do not, with prefixes that mpirun or srun put before each line.
+more columns of single iterations (`-I`: i_min, i_max, i_p99, i_cv%), of repeatability (`#bitdiff`) or of tuning, with a
+time stamp at the end, with in-place columns alone, with header lines that begin with # or do not, with prefixes that
+mpirun, prterun or srun put before each line.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analysis.text import bounded
-from analysis.tp.allreduce import Microbenchmark, joined
+from analysis.tp.ncclrows import BadNccl, NcclRow, NcclRun, Side
 
 __all__ = ["BadNccl", "NcclRow", "NcclRun", "read_nccl"]
 
-_PREFIX: Final = re.compile(r"\[\d+(?:,\d+)?\](?:<std(?:out|err)>)?:?\s?|\d+:\s")
+_PREFIX: Final = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?\d+(?:,\d+)?\](?:<std(?:out|err)>)?:?\s?|\d+:\s")
 _RANK: Final = re.compile(r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s.*\bdevice\b")
 _SETTINGS: Final = re.compile(r"nThread (\d{1,6}) nGpus (\d{1,6}) ")
 _TEST: Final = re.compile(r"Collective test starting: (\S+)")
@@ -25,88 +26,21 @@ _FAILED: Final = re.compile(r"(?:NCCL|CUDA|Cuda) failure|Test failure|Invalid nu
 _WRONG: Final = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 _WARNING: Final = re.compile(
     r"NCCL WARN .*|Reducing maxBytes .*|Avg bus bandwidth\s*:.*FAILED|#\s*error:\s*\S.*|agg iters: (?!1\b)\d+"
+    r"|Bitwise mismatches\s*:.*FAILED|Blocking Enabled.*"  # -z: times with a wait after each call
 )
 _UNITS_S: Final = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
-_CHECKS: Final = ("#wrong", "error", "res")
-_FIRST_TYPES: Final = ("bfloat16", "half", "float16")  # what servers reduce
 _CLEAR_GB_PER_S: Final = 5.0  # from which two decimals tell busbw/algbw
-_MOST_ROWS: Final = 1 << 20
-
-
-class BadNccl(ValueError):
-    """No all_reduce_perf output, or one that cannot be used; the message says why, in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One half of a row, out-of-place or in-place. `wrong`: `None` where results were not checked or not counted."""
-
-    took_s: float
-    wrong: int | None
-    p99_s: float | None  # of single iterations, with -I
-    spread: float | None  # standard deviation of single iterations / their mean, with -I
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclRow:
-    """One measured size; a side that was not measured is `None`."""
-
-    line: int
-    size_bytes: int
-    element: str  # as nccl-tests name it: float, bfloat16, half, …
-    operation: str
-    out_of_place: Side | None
-    in_place: Side | None
-
-    @property
-    def wrong(self) -> int:
-        """Elements with a wrong result."""
-        return sum(side.wrong or 0 for side in (self.out_of_place, self.in_place) if side is not None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclRun:
-    """What a file holds. `warnings` are for whoever uses its times; `wrong`: results out of bounds, in all rows."""
-
-    ranks: int | None
-    rows: tuple[NcclRow, ...]
-    columns: tuple[str, ...]
-    warnings: tuple[str, ...]
-    wrong: int
-
-    def measured(self, *, in_place: bool = False) -> Microbenchmark:
-        """Times by size, of one element type and operation: those of a server where there are several.
-
-        Where a row lacks that side, its other side counts. Raises `BadNccl` for times of wrong results.
-        """
-        if self.wrong:
-            first = next((row for row in self.rows if row.wrong), None)
-            where = "" if first is None else f"line {first.line}: "
-            raise BadNccl(f"{where}{self.wrong} wrong results: repair the links first, then measure again")
-        kept = self.used()
-        pairs: list[Microbenchmark] = []
-        for row in kept:
-            side = (row.in_place or row.out_of_place) if in_place else (row.out_of_place or row.in_place)
-            if side is not None:
-                pairs.append(Microbenchmark(ranks=self.ranks, times=((row.size_bytes, side.took_s),)))
-        return joined(pairs)
-
-    def used(self) -> tuple[NcclRow, ...]:
-        """The rows of one element type and operation."""
-        kinds = sorted({(row.operation != "sum", _order(row.element), row.operation) for row in self.rows})
-        _, (_, element), operation = kinds[0]
-        return tuple(row for row in self.rows if (row.element, row.operation) == (element, operation))
-
-
-def _order(element: str) -> tuple[int, str]:
-    return (_FIRST_TYPES.index(element) if element in _FIRST_TYPES else len(_FIRST_TYPES), element)
+_LIKELY: Final = 1e-3, 1e12  # times of a collective, in the file's unit
+_MOST_BYTES: Final = 1 << 50  # of one collective
+_MOST_ROWS: Final = 1 << 16
+_MOST_CHARACTERS: Final = 2000  # of a line; a row has 300 at most
 
 
 def read_nccl(lines: Iterable[str]) -> NcclRun:
     """The rows of a file. Raises `BadNccl` where the test failed, nothing was measured, or ranks are mixed."""
     reader = _Reader()
     for number, line in enumerate(lines, 1):
-        reader.take(number, line.rstrip("\r\n"))
+        reader.take(number, line[:_MOST_CHARACTERS].rstrip("\r\n"))
     return reader.finish()
 
 
@@ -138,9 +72,11 @@ class _Reader:
     table: _Table | None = None
     per_process: int = 0  # threads × GPUs
     listed: dict[int, set[int]] = field(default_factory=dict)  # ranks by group
-    counts: set[int] = field(default_factory=set)
+    counts: set[int] = field(default_factory=set)  # of ranks, by the lists
+    least: set[int] = field(default_factory=set)  # where ranks are not listed: those of one process
     rows: list[NcclRow] = field(default_factory=list)
-    broken: list[int] = field(default_factory=list)
+    broken: int = 0
+    first_broken: int = 0  # line
     ratios: list[tuple[int, float]] = field(default_factory=list)  # (line, busbw / algbw)
     warnings: dict[str, int] = field(default_factory=dict)
     warned: int = 0
@@ -150,7 +86,9 @@ class _Reader:
     def take(self, number: int, line: str) -> None:
         if (prefix := _PREFIX.match(line)) is not None:
             line = line[prefix.end() :]
-        if _FAILED.search(line):
+        if number == 1 and line.lstrip("\ufeff").startswith("{"):
+            raise BadNccl("JSON (of nccl-tests -J, perhaps): pass the text that all_reduce_perf prints")
+        if _FAILED.search(line) and "NCCL INFO" not in line:
             raise BadNccl(f"line {number}: {bounded(line.strip(), 100)}: the test failed; repair that and run it again")
         cells = line.replace("#", " # ", 1).split() if line.startswith("#") else line.split()
         cells = cells[1:] if cells[:1] == ["#"] else cells
@@ -176,9 +114,10 @@ class _Reader:
         if len(sizes) > 1:
             raise BadNccl(f"line {number}: groups of {' and '.join(map(str, sorted(sizes)))} ranks: {_MIXED}")
         # a process lists its GPUs in 2 KB, so with many the list is cut and nThread × nGpus is larger
-        ranks = max((*sizes, self.per_process))
-        if ranks:
-            self.counts.add(ranks)
+        if sizes:
+            self.counts.add(max((*sizes, self.per_process)))
+        elif self.per_process:
+            self.least.add(self.per_process)
 
     def _units(self, number: int, cells: list[str]) -> None:
         assert self.table is not None
@@ -195,18 +134,23 @@ class _Reader:
             raise BadNccl(f"line {number}: more than {_MOST_ROWS} rows: pass the output of one run")
         names, width = table.names, table.width
         given = len(cells) - 2 * (table.stamp and len(cells) >= table.lead + width + 2)
+        sides: tuple[Side | None, Side | None]
         try:
             if given == table.lead + width and len(table.starts) > 1:  # in-place alone: the other half is blank
-                sides = [None, self._side(number, cells[table.lead : given])]
+                sides = (None, self._side(number, cells[table.lead : given]))
             elif given < len(names) - table.stamp:
                 raise ValueError
             else:
-                sides = [self._side(number, cells[start : start + width]) for start in table.starts] + [None]
-            size = int(cells[0][:20])
-        except ValueError:
-            self.broken.append(number)
+                out_of_place, *rest = (self._side(number, cells[start : start + width]) for start in table.starts)
+                sides = (out_of_place, rest[0] if rest else None)
+            size = int(cells[0])
+            if size > _MOST_BYTES:
+                raise ValueError
+        except (ValueError, OverflowError):
+            self.broken += 1
+            self.first_broken = self.first_broken or number
             return
-        if size > 0 and any(side is not None and side.took_s > 0 for side in sides):
+        if size > 0 and any(sides):
             lead = dict(zip(names[: table.lead], cells, strict=False))
             self.rows.append(
                 NcclRow(
@@ -219,23 +163,27 @@ class _Reader:
                 )
             )
 
-    def _side(self, number: int, cells: Sequence[str]) -> Side:
-        """One half of a row. Raises `ValueError` for what is no number."""
+    def _side(self, number: int, cells: Sequence[str]) -> Side | None:
+        """One half of a row; `None` for no time at all. Raises `ValueError` for what is no number, or no likely one."""
         assert self.table is not None
         start, width, unit_s = self.table.lead, self.table.width, self.table.units_s
         found = dict(zip(self.table.names[start : start + width], cells, strict=True))
         took = float(found["time"])
-        if not 0 <= took < float("inf"):
+        if took == 0:
+            return None
+        least, most = _LIKELY
+        wrong = 0 if (counted := found.get("#wrong", "N/A")) == "N/A" else int(float(counted))
+        p99, spread = float(found.get("i_p99", "1")), float(found.get("i_cv%", "0"))
+        if not (least <= took <= most and least <= p99 <= most and 0 <= spread <= most and wrong >= 0):
             raise ValueError
         algbw, busbw = float(found.get("algbw", "0")), float(found.get("busbw", "0"))
         if algbw >= _CLEAR_GB_PER_S:
             self.ratios.append((number, busbw / algbw))
-        wrong = found.get("#wrong", "N/A")
         return Side(
             took_s=took * unit_s,
-            wrong=None if wrong == "N/A" else int(float(wrong)),
-            p99_s=float(found["i_p99"]) * unit_s if "i_p99" in found else None,
-            spread=float(found["i_cv%"]) / 100 if "i_cv%" in found else None,
+            wrong=None if counted == "N/A" else wrong,
+            p99_s=p99 * unit_s if "i_p99" in found else None,
+            spread=spread / 100 if "i_cv%" in found else None,
         )
 
     def _other(self, number: int, line: str) -> None:
@@ -264,10 +212,10 @@ class _Reader:
         if self.table is None and not self.rows:
             raise BadNccl("no rows of sizes and times in it: pass the output of nccl-tests' all_reduce_perf as text")
         if not self.rows:
-            cut = f": line {self.broken[0]} is no row" if self.broken else ""
+            cut = f": line {self.first_broken} is no row" if self.broken else ""
             raise BadNccl(f"a header, but no rows of sizes and times{cut}: run all_reduce_perf again, to its end")
-        if len(self.counts) > 1:
-            raise BadNccl(f"runs of {' and '.join(map(str, sorted(self.counts)))} ranks: {_MIXED}")
+        if len(counts := self.counts | self.least) > 1:
+            raise BadNccl(f"runs of {' and '.join(map(str, sorted(counts)))} ranks: {_MIXED}")
         operations = {row.operation for row in self.rows}
         if operations == {"none"}:
             raise BadNccl("its rows reduce nothing (redop none): run all_reduce_perf")
@@ -276,9 +224,8 @@ class _Reader:
         if self.warned > len(self.warnings):
             warnings.append(f"{self.warned} warnings in all")
         if self.broken:
-            warnings.append(
-                f"{len(self.broken)} rows could not be read and were left out, the first in line {self.broken[0]}"
-            )
+            rows = "1 row" if self.broken == 1 else f"{self.broken} rows"
+            warnings.append(f"{rows} could not be read, the first in line {self.first_broken}")
         if not self.footer:
             warnings.append("the closing lines of nccl-tests are missing: the run, or the copy, ended early")
         kinds = {(row.element, row.operation) for row in self.rows}
@@ -295,20 +242,34 @@ class _Reader:
         return NcclRun(ranks=ranks, rows=run.rows, columns=run.columns, warnings=tuple(warnings), wrong=run.wrong)
 
     def _ranks(self) -> int | None:
-        """p by the header, checked against busbw/algbw = 2(p−1)/p; by that alone where there is no header."""
+        """p by the list of ranks, checked against busbw/algbw = 2(p−1)/p; by that ratio where there is no list.
+
+        Without either it is what one process had, which is all there were unless MPI started more.
+        """
         ranks = next(iter(self.counts), None)
+        if ranks is None and self.ratios:
+            ranks = _of_ratio(self.ratios[-1][1], next(iter(self.least), 1))
+        elif ranks is None:
+            ranks = next(iter(self.least), None)
         if ranks == 1:
             raise BadNccl("it was measured on 1 rank, which reduces nothing: run all_reduce_perf on p GPUs (-g p)")
         for number, ratio in self.ratios:
-            if ranks is None:
-                guess = round(2 / (2 - ratio)) if ratio < 1.9 else 0
-                ranks = guess if guess >= 2 else None
             if ranks is not None and abs(ratio - 2 * (ranks - 1) / ranks) > 0.02:
                 raise BadNccl(
                     f"line {number}: busbw/algbw is {ratio:.2f}, not 2(p−1)/p = {2 * (ranks - 1) / ranks:.2f} of p = "
                     f"{ranks}: no all-reduce, or another number of ranks"
                 )
         return ranks
+
+
+def _of_ratio(ratio: float, per_process: int) -> int | None:
+    """The p of busbw/algbw = 2(p−1)/p that is a multiple of a process's ranks; `None` where it cannot be told."""
+    if abs(ratio - 2 * (per_process - 1) / per_process) <= 0.003:
+        return per_process
+    if not 0 <= ratio < 1.9:  # from p = 20 on, two decimals do not part p from p + 1
+        return None
+    guess = round(2 / (2 - ratio))
+    return guess if guess % per_process == 0 else per_process
 
 
 _MIXED: Final = "pass each number of ranks as its own file"

@@ -6,15 +6,14 @@ A plan's times come from two sources: t_proj,1 from a constant a (t_proj,1 = a·
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from analysis.tp.allreduce import Microbenchmark, NotMeasured
+from analysis.tp.allreduce import NotMeasured
 from analysis.tp.config import Model
-from analysis.tp.cost import Fabric, Shape, break_even_tokens, collectives_per_step, split_refusal, step_s
-from analysis.tp.types import TokenTimes
+from analysis.tp.cost import Shape, collectives_per_step, split_refusal, step_s
+from analysis.tp.steptimes import Costs, all_reduce, flops_per_s, projections_s, threshold
 
 __all__ = ["LABEL", "STOP", "Budget", "Costs", "Load", "Plan", "Prediction", "RankMemory", "Split", "make_plan"]
 
@@ -39,17 +38,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Where times come from; `None`: not known. `flops_per_s`: L·F_proj(1)/a, for a constant a."""
-
-    flops_per_s: float | None = None
-    projections: TokenTimes | None = None  # in place of a constant a
-    fabric: Fabric | None = None
-    measured: Mapping[int, Microbenchmark] = field(default_factory=dict)  # by p, in place of the fabric
-    other_s: float = 0.0  # t_other, the same for one rank and for p
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """M_rank(p) = weights + KV + runtime, bytes, of the fullest rank."""
 
@@ -59,6 +47,11 @@ class RankMemory:
     rank_bytes: float  # the sum, M_rank(p)
     usable_bytes: float | None
     margin_bytes: float | None  # usable less the sum
+
+    @property
+    def fits(self) -> bool | None:
+        """M_rank(p) ≤ M_usable; `None` where that is not known."""
+        return None if self.margin_bytes is None else self.margin_bytes >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +74,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Step of T tokens on p ranks. Times, seconds, are `None` where `why` says what is missing."""
+    """Step of T tokens on p ranks. Times, seconds, are `None` where `why` says what is missing, () if nothing is."""
 
     ranks: int
     traffic_bytes: float  # V_step, a rank
     all_reduce_s: float | None  # τ_AR, one
     step_s: float | None
     speedup: float | None
-    why: str
+    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +108,10 @@ class Plan:
     parameters: int
     kv_bytes_per_token: int
     collectives_per_step: int
+    alone: RankMemory  # of one rank: a speed-up against one that does not fit is against a larger card
     splits: tuple[Split, ...]
     loads: tuple[Load, ...]
+    warnings: tuple[str, ...]  # about the measured times of all-reduces
     stop_when: tuple[str, ...] = STOP
 
 
@@ -129,6 +124,7 @@ def make_plan(model: Model, *, ranks: Sequence[int], tokens: Sequence[int], cost
         parameters=_layer_parameters(shape) + _vocabulary_parameters(model),
         kv_bytes_per_token=shape.kv_bytes_per_token(budget.kv_element_bytes),
         collectives_per_step=collectives_per_step(shape.layers),
+        alone=_memory(model, 1, budget),
         splits=splits,
         loads=tuple(
             Load(
@@ -141,6 +137,9 @@ def make_plan(model: Model, *, ranks: Sequence[int], tokens: Sequence[int], cost
                 by_ranks=tuple(_predict(shape, costs, split, each) for split in splits if not split.refusal),
             )
             for each in tokens
+        ),
+        warnings=tuple(
+            f"p = {one}: {text}" for one in ranks if one in costs.measured for text in costs.measured[one].warnings
         ),
     )
 
@@ -169,16 +168,15 @@ def _split(model: Model, ranks: int, costs: Costs, budget: Budget) -> Split:
         return Split(ranks=ranks, refusal=refusal, stop=stop, notes=tuple(notes), memory=None, feasible=None,
                      threshold_tokens=None, threshold="")  # fmt: skip
     memory = _memory(model, ranks, budget)
-    threshold, said = (None, stop) if stop else _threshold(shape, costs, ranks)
-    margin = memory.margin_bytes
+    from_tokens, said = (None, stop) if stop else threshold(shape, costs, ranks)
     return Split(
         ranks=ranks,
         refusal="",
         stop=stop,
         notes=tuple(notes),
         memory=memory,
-        feasible=None if margin is None else margin >= 0,
-        threshold_tokens=threshold,
+        feasible=memory.fits,
+        threshold_tokens=from_tokens,
         threshold=said,
     )
 
@@ -203,117 +201,40 @@ def _memory(model: Model, ranks: int, budget: Budget) -> RankMemory:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """`AllReduce` of measured times: none is made up outside of them."""
-
-    by_ranks: Mapping[int, Microbenchmark]
-
-    def all_reduce_s(self, payload_bytes: float, ranks: int) -> float:
-        if ranks == 1:
-            return 0.0
-        if (bench := self.by_ranks.get(ranks)) is None:
-            measured = ", ".join(map(str, sorted(self.by_ranks)))
-            raise NotMeasured(f"p = {ranks}: no nccl-tests of {ranks} ranks, only of {measured}")
-        took = bench.all_reduce_s(payload_bytes)
-        if took is None:
-            low, high = bench.times[0][0], bench.times[-1][0]
-            raise NotMeasured(
-                f"p = {ranks}: S = {payload_bytes:.0f} B is outside of what nccl-tests measured, {low} to {high} B"
-            )
-        return took
-
-
-def _all_reduce(costs: Costs) -> Fabric | _Measured | None:
-    return _Measured(costs.measured) if costs.measured else costs.fabric
-
-
-def _flops_per_s(shape: Shape, costs: Costs, tokens: float) -> float:
-    """What one rank's projections reach at T. Raises `NotMeasured`."""
-    if costs.projections is None:
-        if costs.flops_per_s is None:
-            raise NotMeasured("t_proj,1 is not known: give --a, --a-from or --tflops")
-        return costs.flops_per_s
-    return shape.layers * shape.projection_flops(1) * tokens / costs.projections.projections_s(tokens)
-
-
 def _or_none(shape: Shape, costs: Costs, tokens: int) -> float | None:
     try:
-        return shape.layers * shape.projection_flops(tokens) / _flops_per_s(shape, costs, tokens)
+        return projections_s(shape, costs, tokens)
     except NotMeasured:
         return None
 
 
 def _predict(shape: Shape, costs: Costs, split: Split, tokens: int) -> Prediction:
-    ranks, link = split.ranks, _all_reduce(costs)
+    ranks, link = split.ranks, all_reduce(costs)
     reduce_s = split_s = speedup = None
-    why = split.stop
+    why = [split.stop] if split.stop else []
     if not why:
         try:
-            if link is None:
-                raise NotMeasured("τ_AR is not known: give --alpha and --bandwidth, or --nccl")
-            reduce_s = link.all_reduce_s(shape.payload_bytes(tokens), ranks)
-            flops_per_s = _flops_per_s(shape, costs, tokens)
+            if link is not None:
+                reduce_s = link.all_reduce_s(shape.payload_bytes(tokens), ranks)
+            else:
+                why.append("τ_AR is not known: give --alpha and --bandwidth, or --nccl")
+        except NotMeasured as error:
+            why.append(str(error))
+        try:
+            reached = flops_per_s(shape, costs, tokens)
+        except NotMeasured as error:
+            why.append(str(error))
+        if link is not None and not why:
             one_s, split_s = (
-                step_s(shape, link, tokens=tokens, ranks=p, flops_per_s=flops_per_s, other_s=costs.other_s)
+                step_s(shape, link, tokens=tokens, ranks=p, flops_per_s=reached, other_s=costs.other_s)
                 for p in (1, ranks)
             )
             speedup = one_s / split_s
-        except NotMeasured as error:
-            why = str(error)
     return Prediction(
         ranks=ranks,
         traffic_bytes=shape.traffic_bytes(tokens, ranks),
         all_reduce_s=reduce_s,
         step_s=split_s,
         speedup=speedup,
-        why=why,
+        why=tuple(why),
     )
-
-
-def _threshold(shape: Shape, costs: Costs, ranks: int) -> tuple[float | None, str]:
-    """The T from which p ranks are faster, or why there is none; by measured times, only inside of their range."""
-    link = _all_reduce(costs)
-    if ranks == 1:
-        return None, "one rank"
-    if link is None or (costs.flops_per_s is None and costs.projections is None):
-        return None, "not known: it needs a and τ_AR"
-    if isinstance(link, Fabric) and costs.flops_per_s is not None:
-        tokens = break_even_tokens(shape, link, ranks=ranks, flops_per_s=costs.flops_per_s)
-        return tokens, "" if tokens is not None else "never: the bandwidth eats what the split saves"
-    knots = _knots(shape, costs, ranks)
-    if not knots:
-        return None, "the measured ranges of T do not overlap"
-
-    def saved_s(tokens: float) -> float:
-        """(1 − 1/p)·t_proj,1 − 2L·τ_AR."""
-        projections_s = shape.layers * shape.projection_flops(1) * tokens / _flops_per_s(shape, costs, tokens)
-        payload = tokens * shape.hidden * shape.activation_bytes
-        if ranks in costs.measured:  # a knot that is a measured size may have been rounded out of the range
-            times = costs.measured[ranks].times
-            payload = min(max(payload, times[0][0]), times[-1][0])
-        return (1 - 1 / ranks) * projections_s - collectives_per_step(shape.layers) * link.all_reduce_s(payload, ranks)
-
-    saved = [(tokens, saved_s(tokens)) for tokens in knots]
-    low, high = knots[0], knots[-1]
-    if saved[-1][1] <= 0:
-        return None, f"not up to T = {high:.4g}, the largest that was measured"
-    for (left, below), (right, above) in reversed(list(pairwise(saved))):
-        if below <= 0:  # saved_s is a straight line between knots
-            return left + (right - left) * -below / (above - below), f"up to T = {high:.4g}, the largest measured"
-    return None, f"faster at all measured T, {low:.4g} to {high:.4g}"
-
-
-def _knots(shape: Shape, costs: Costs, ranks: int) -> list[float]:
-    """The T inside of all measured ranges between which times are straight lines; [] where ranges do not overlap."""
-    series: list[list[float]] = []
-    if costs.projections is not None:
-        series.append([tokens for tokens, _ in costs.projections.pairs])
-    if costs.measured:
-        if ranks not in costs.measured:
-            return []
-        per_token = shape.hidden * shape.activation_bytes
-        series.append([size / per_token for size, _ in costs.measured[ranks].times])
-    low, high = max(one[0] for one in series), min(one[-1] for one in series)
-    inside = {tokens for one in series for tokens in one if low <= tokens <= high}
-    return sorted(inside)

@@ -69,6 +69,8 @@ def nccl_command(
     for fit in fits:
         if fit.measured is not None:
             print_tables(_table([one.run for one in read], fit, in_place=in_place))
+            said = {text for one in read for text in one.run.warnings}
+            print_lines(*(f"warning: {text}" for text in fit.measured.warnings if text not in said))
         print_lines(fit.why if fit.fit is None or fit.measured is None else fit_line(fit.measured.ranks, fit.fit))
 
 
@@ -112,9 +114,9 @@ def fit_line(ranks: int | None, fit: FabricFit) -> str:
         else ""
     )
     return (
-        f"p = {ranks}: α_p = {fit.fabric.alpha_s * 1e6:.2f} µs, B_p = {fit.fabric.bus_bytes_per_s / 1e9:.1f} GB/s, by "
-        f"least squares over relative errors of {fit.sizes} sizes; residuals: rms {fit.rms:.1%}, largest "
-        f"{fit.largest:.1%} at {fit.largest_at_bytes} B{rough}"
+        f"p = {ranks}: α_p = {fit.fabric.alpha_s * 1e6:.2f} µs, B_p = {fit.fabric.bus_bytes_per_s / 1e9:.1f} GB/s of "
+        f"the screening model, by least squares over relative errors of {fit.sizes} sizes; residuals: rms "
+        f"{fit.rms:.1%}, largest {fit.largest:.1%} at {fit.largest_at_bytes} B{rough}"
     )
 
 

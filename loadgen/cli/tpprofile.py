@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -20,7 +21,7 @@ from analysis.units import format_duration
 from loadgen.cli.options import Json
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.common.documents import read
-from loadgen.common.errors import UsageError
+from loadgen.common.errors import ResultsError, UsageError
 from traces.errors import TraceError
 from traces.source import open_source
 
@@ -29,9 +30,11 @@ __all__ = ["PROFILE", "profile_command", "read_config", "read_model", "read_prof
 PROFILE: Final = "Example: loadgen tp profile rank0.pt.trace.json.gz --config config.json"
 _MAX_CONFIG_BYTES: Final = 16 << 20
 _SHOWN: Final = 12  # rows of a table
+_MOST_TOKENS: Final = 1 << 32  # of a step
+_LONGEST_S: Final = 1e6  # of a step
 
-Layers = Annotated[int | None, typer.Option(min=1, help="L, if there is no --config.", show_default=False)]
-Hidden = Annotated[int | None, typer.Option(min=1, help="H, if there is no --config.", show_default=False)]
+Layers = Annotated[int | None, typer.Option(min=1, help="L, over that of --config.", show_default=False)]
+Hidden = Annotated[int | None, typer.Option(min=1, help="H, over that of --config.", show_default=False)]
 ActDtype = Annotated[
     str | None, typer.Option("--act-dtype", help="Type of activations, over that of --config.", show_default=False)
 ]
@@ -123,11 +126,19 @@ def read_profile(file: str, shape: Shape | None) -> Profile:
 
 def read_token_times(path: Path) -> TokenTimes:
     """t_proj,1 by T of a stored `tp profile --json`. Raises `UsageError` in one line."""
-    times = read(path, ProfileDocument).token_times
+    where = f"--a-from {path}"
+    try:
+        times = read(path, ProfileDocument).token_times
+    except ResultsError as error:
+        raise UsageError(f"{where}: pass what loadgen tp profile --json printed of a TP=1 trace ({error})") from None
     if times is None:
         raise UsageError(
-            f"{path}: no projection times in it: profile a TP=1 server, with shapes (record_shapes, eager)"
+            f"{where}: no projection times in it: profile a TP=1 server, with shapes (record_shapes, eager)"
         )
+    tokens = [one for one, _ in times.pairs]
+    plausible = all(0 < one <= _MOST_TOKENS and 0 < took <= _LONGEST_S for one, took in times.pairs)
+    if not tokens or not plausible or any(high <= low for low, high in pairwise(tokens)):
+        raise UsageError(f"{where}: token_times are not positive pairs of ascending T and seconds: profile again")
     return times
 
 

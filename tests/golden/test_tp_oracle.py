@@ -12,7 +12,8 @@ import pytest
 
 from analysis.tp.config import Model
 from analysis.tp.cost import Fabric, Shape, attention_products
-from analysis.tp.plan import Budget, Costs, Plan, make_plan
+from analysis.tp.plan import Budget, Plan, make_plan
+from analysis.tp.steptimes import Costs
 
 ORACLE = Path(__file__).resolve().parents[3] / "shared" / "oracles" / "tensor_parallel.json"
 

@@ -21,6 +21,11 @@ CONFIG = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672
           "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "dtype": "bfloat16"}  # fmt: skip
 FLAGS = ("--hidden", "8192", "--layers", "80", "--heads", "64", "--kv-heads", "8", "--mlp", "28672")
 TIMES = ("--tflops", "120", "--alpha", "8us", "--bandwidth", "150")
+NO_PROFILE = {
+    "verdict": "", "comparison": {"reasons": [], "facts": [], "unknown": []},
+    "profile": {"rank": None, "ranks": None, "on_device": True, "events": 0, "steps": [], "steps_by": "",
+                "collectives": [], "gemms": [], "unshaped_gemms": 0, "unshaped_gemm_s": 0},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,6 +47,8 @@ def test_a_plan_says_what_it_is_and_predicts_by_tokens_and_ranks(loadgen: Loadge
     assert "32 1.82 3.25 5.35" in lines
     assert "TP=4 is faster than one GPU at T > 1.543" in lines
     assert "2 70.55 1.34 2.00 73.89 73.60 -0.29 NO" in lines
+    assert "1 141.10 2.68 2.00 145.79 73.60 -72.19 NO" in lines
+    assert "It does not fit on one GPU: speed-ups are against a GPU of the same speed with more memory" in lines
     assert "4 35.28 0.67 2.00 37.95 73.60 35.65 yes" in lines
     assert "Stop applying it when - p does not divide heads, KV heads or MLP width, or p > KV heads" in " ".join(lines)
 
@@ -85,6 +92,10 @@ def test_nccl_tests_are_shown_and_take_the_place_of_the_model(loadgen: Loadgen, 
         "No speed-up at T = 4096: p = 4: S = 67108864 B is outside of what nccl-tests measured, 4096 to 1048576 B"
         in lines
     )
+    (files / "cut.txt").write_text(ROOT.partition("# Out of")[0])
+    cut = loadgen(*planned, "--tp", "4", "--nccl", "cut.txt").stdout
+    assert "warning: p = 4: the closing lines of nccl-tests are missing: the run, or the copy, ended early" in cut
+    assert "warning: " not in "".join(lines)
     diagnosed = loadgen("tp", "diagnose", "--tp", "4", "--nccl", "tp4.txt").stdout
     assert "3 microbenchmark: not checked: give --config FILE" in diagnosed
 
@@ -136,10 +147,19 @@ def test_tables_fit_a_narrow_terminal(loadgen: Loadgen, files: Path, monkeypatch
         ((*FLAGS, "--alpha", "8", "--bandwidth", "1"), "--alpha: '8' is not a duration"),
         ((*FLAGS, "--nccl", "tp4.txt", "--alpha", "8us", "--bandwidth", "1"), "--nccl excludes --alpha"),
         ((*FLAGS, "--a", "1us", "--tflops", "1"), "--a, --a-from and --tflops exclude one another"),
-        ((*FLAGS, "--a", "0s"), "--a 0s: not above 0"),
-        ((*FLAGS, "--a-from", "config.json"), "config.json: "),
+        ((*FLAGS, "--a", "0s"), "--a 0s: not between 1e-15 and 1e+06 seconds"),
+        ((*FLAGS, "--a-from", "config.json"), "--a-from config.json: pass what loadgen tp profile --json printed"),
         ((*FLAGS, "--act-dtype", "int3"), "--act-dtype: 'int3' is no element type"),
-        ((*FLAGS, "--nccl", "config.json"), "--nccl config.json: no rows of sizes and times in it"),
+        ((*FLAGS, "--nccl", "config.json"), "--nccl config.json: JSON (of nccl-tests -J, perhaps): pass the text that"),
+        ((*FLAGS, "--nccl", "few.txt"), "--nccl few.txt: no rows of sizes and times in it"),
+        ((*FLAGS, "--tflops", "inf"), "--tflops inf: above 1e+12; check the number and its unit"),
+        ((*FLAGS, "--memory", "1e300"), "--memory 1e+300: above 1e+12"),
+        ((*FLAGS, "--hidden", str(10**30)), f"--hidden {10**30}: no dimension of a model"),
+        ((*FLAGS, "--in-place"), "--in-place chooses between the times of --nccl"),
+        ((*FLAGS, "--a-from", "none.json"), "--a-from none.json: no projection times in it"),
+        ((*FLAGS, "--a-from", "empty.json"), "--a-from empty.json: token_times are not positive pairs"),
+        ((*FLAGS, "--a-from", "falling.json"), "--a-from falling.json: token_times are not positive pairs"),
+        ((*FLAGS, "--a-from", "zero.json"), "--a-from zero.json: token_times are not positive pairs"),
         ((*FLAGS, "--nccl", "mixed.txt"), "--nccl mixed.txt: runs of 2 and 4 ranks: pass each number of ranks as its"),
         ((*FLAGS, "--nccl", "failed.txt"), "--nccl failed.txt: line 17: box: Test NCCL failure"),
     ],
@@ -147,6 +167,10 @@ def test_tables_fit_a_narrow_terminal(loadgen: Loadgen, files: Path, monkeypatch
 def test_input_that_cannot_be_used_gets_one_line(
     loadgen: Loadgen, files: Path, options: tuple[str, ...], said: str
 ) -> None:
+    for name, pairs in (("none", None), ("empty", []), ("falling", [[2, 1], [1, 1]]), ("zero", [[1, 0]])):
+        times = None if pairs is None else {"pairs": pairs}
+        (files / f"{name}.json").write_text(json.dumps(NO_PROFILE | {"token_times": times}))
+    (files / "few.txt").write_text("nothing")
     (files / "list.json").write_text("[]")
     (files / "few.json").write_text(json.dumps({key: CONFIG[key] for key in CONFIG if key != "intermediate_size"}))
     (files / "experts.json").write_text(json.dumps(CONFIG | {"num_local_experts": 8}))
@@ -172,4 +196,4 @@ def test_times_of_a_profile_are_taken_by_tokens(loadgen: Loadgen, files: Path) -
     told = json.loads(loadgen(*asked, "--tokens", "8,16,40", "--json").stdout)
     # 4 ms at T = 16, 6 ms at T = 64, and a straight line in between
     assert [load["projections_s"] for load in told["loads"]] == [None, pytest.approx(4e-3), pytest.approx(5e-3)]
-    assert "outside of what the TP=1 profile holds, 16 to 64" in told["loads"][0]["by_ranks"][0]["why"]
+    assert "outside of what the TP=1 profile holds, 16 to 64" in told["loads"][0]["by_ranks"][0]["why"][0]

@@ -35,6 +35,15 @@ FAMILIES = {
     "gpt2": (  # names of its own, I = 4H, position embeddings left out
         {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None, "vocab_size": 50257},
         0.1235e9),
+    "falcon-7b": (  # one KV head, whatever num_kv_heads says
+        {"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+         "num_kv_heads": 71, "multi_query": True, "new_decoder_architecture": False, "vocab_size": 65024}, 6.922e9),
+    "falcon-40b": (
+        {"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+         "num_kv_heads": 8, "multi_query": True, "new_decoder_architecture": True, "vocab_size": 65024}, 41.30e9),
+    "qwen-7b": (  # its width counts gate and up together
+        {"model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "vocab_size": 151936}, 7.721e9),
 }  # fmt: skip
 
 
@@ -61,7 +70,11 @@ def test_what_needs_a_word_is_noted() -> None:
 @pytest.mark.parametrize(
     ("keys", "bits"),
     [({}, 16), ({"torch_dtype": "float32"}, 32), ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, 4),
-     ({"quantization_config": {"quant_method": "fp8"}}, 8), ({"quantization_config": {"load_in_4bit": True}}, 4)],
+     ({"quantization_config": {"quant_method": "fp8"}}, 8), ({"quantization_config": {"load_in_4bit": True}}, 4),
+     ({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+         "group_0": {"weights": {"num_bits": 4, "type": "int"}}}}}, 4),
+     ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, 4),
+     ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, 8)],
 )  # fmt: skip
 def test_bits_of_weights_leave_activations_as_they_are(keys: dict[str, str], bits: int) -> None:
     model = model_of_config(json.dumps(LLAMA | keys).encode())
@@ -74,10 +87,24 @@ def test_bits_of_weights_leave_activations_as_they_are(keys: dict[str, str], bit
     [({"num_local_experts": 8}, "a mixture of experts (num_local_experts = 8)"),
      ({"n_routed_experts": 256, "kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
      ({"mamba_d_state": 128}, "layers that are no attention (mamba_d_state)"),
+     ({"moe_num_experts": [64, 64]}, "a mixture of experts (moe_num_experts = 64)"),
+     ({"block_configs": [{}]}, "layers of different widths (block_configs)"),
      ({"is_encoder_decoder": True}, "an encoder and a decoder")],
 )  # fmt: skip
 def test_models_of_another_kind_say_why_the_accounting_does_not_hold(keys: dict[str, int], said: str) -> None:
     assert said in "; ".join(model_of_config(json.dumps(LLAMA | keys).encode()).inapplicable)
+
+
+def test_a_quantised_model_without_bits_says_so() -> None:
+    model = model_of_config(json.dumps(LLAMA | {"quantization_config": {"quant_method": "new"}}).encode())
+    assert (model.weight_bits, len(model.notes)) == (16, 1)
+    assert "quantization_config names no bits: weights are taken as of 16 bits; --weight-bits" in model.notes[0]
+
+
+@pytest.mark.parametrize("keys", [{"num_key_value_heads": 5}, {"num_attention_heads": 8192}])
+def test_heads_that_cannot_be_are_refused(keys: dict[str, int]) -> None:
+    with pytest.raises(BadConfig, match=r"attention heads, .* KV heads and a hidden size of 4096 do not go together"):
+        model_of_config(json.dumps(LLAMA | keys).encode())
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "many", 1 << 40, [1]])

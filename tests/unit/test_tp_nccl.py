@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from nccl_outputs import ERROR, HALF_ROWS, ITERATIONS, LAYOUTS, ROOT, WRONG
@@ -9,6 +11,9 @@ from nccl_outputs import ERROR, HALF_ROWS, ITERATIONS, LAYOUTS, ROOT, WRONG
 from analysis.tp.allreduce import Microbenchmark, NotFitted, fit_fabric, joined
 from analysis.tp.cost import Fabric
 from analysis.tp.nccl import BadNccl, read_nccl
+
+BARE = "".join(ROOT.splitlines(keepends=True)[9:])  # the table without settings and ranks
+ALONE = BARE.replace("39.32", " 0.00").replace("40.33", " 0.00").replace("8.19", "0.00").replace("8.55", "0.00")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -34,6 +39,9 @@ def test_columns_of_single_iterations_are_those_of_their_side() -> None:
 def test_a_blank_half_is_the_one_out_of_place() -> None:
     rows = read_nccl(HALF_ROWS.splitlines()).rows
     assert all(row.out_of_place is None and row.in_place is not None for row in rows)
+    run = read_nccl(HALF_ROWS.splitlines())
+    assert run.measured().warnings == ("3 rows have no out-of-place time: the in-place one counts",)
+    assert run.measured(in_place=True).warnings == ()
 
 
 def test_units_are_those_of_the_header() -> None:
@@ -51,7 +59,7 @@ def test_wrong_results_and_warnings_are_flagged_and_such_times_are_refused() -> 
     assert "line 2: Reducing maxBytes to 65536 due to memory limitation" in said
     assert "line 3: NCCL WARN socketProgress: Connection closed by remote peer" in said
     assert "line 10: Avg bus bandwidth" in said
-    assert "1 rows could not be read and were left out, the first in line 7" in said
+    assert "1 row could not be read, the first in line 7" in said
     assert "\x1b" not in said
     with pytest.raises(BadNccl, match="line 8: 50 wrong results: repair the links first"):
         run.measured()
@@ -80,7 +88,9 @@ def test_a_layout_without_counts_is_wrong_by_its_closing_line() -> None:
          "line 2: output of all_gather_perf: run all_reduce_perf"),
         (ROOT.replace(" time ", " cputime "), "CPU times of the launch (-C)"),
         (ROOT.replace("  sum", " none"), "its rows reduce nothing"),
-        ("# nThread 1 nGpus 1 x\n" + "".join(ROOT.splitlines(keepends=True)[9:]), "it was measured on 1 rank"),
+        ("# nThread 1 nGpus 1 x\n" + ALONE, "it was measured on 1 rank"),
+        ("# nThread 1 nGpus 8 x\n" + BARE, "busbw/algbw is 1.50, not 2(p−1)/p = 1.75 of p = 8: no all-reduce"),
+        ('{"version": 2, "start_time": "2026-01-05"}', "JSON (of nccl-tests -J, perhaps): pass the text"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_one_line(text: str, said: str) -> None:
@@ -97,6 +107,57 @@ def test_ranks_follow_from_the_bandwidths_without_a_header() -> None:
     assert "ended early" in cut.warnings[0]
     unclear = read_nccl([line for line in bare if "26.21" not in line and "5.46" not in line])
     assert unclear.ranks is None
+
+
+def test_ranks_that_mpi_started_follow_from_the_bandwidths_where_they_are_not_listed() -> None:
+    for per_process in (1, 2, 4):
+        assert read_nccl(f"# nThread 1 nGpus {per_process} x\n{BARE}".splitlines()).ranks == 4
+    unclear = (
+        BARE.replace("26.21", " 4.00").replace("26.89", " 4.00").replace(" 5.46", " 4.00").replace(" 5.70", " 4.00")
+    )
+    assert read_nccl(f"# nThread 1 nGpus 2 x\n{unclear}".splitlines()).ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "cell"),
+    [*(("   12.00", cell) for cell in ("inf", "nan", "-1", "1e400", "1e-9", "1e13")),
+     *(("   8.19      0", f"8.19 {cell}") for cell in ("inf", "nan", "-1", "1e400")),
+     ("       65536  ", str(10**30))],
+)  # fmt: skip
+def test_what_no_collective_takes_is_no_row(number: str, cell: str) -> None:
+    assert number in ROOT
+    run = read_nccl(ROOT.replace(number, f" {cell} ").splitlines())
+    assert [row.size_bytes for row in run.rows] == [4096, 1048576]
+    assert run.warnings == ("1 row could not be read, the first in line 14",)
+
+
+def test_a_side_without_a_time_was_not_measured() -> None:
+    run = read_nccl(ROOT.replace("   12.00", "    0.00").splitlines())
+    assert [row.out_of_place is None for row in run.rows] == [False, True, False]
+    assert run.measured().times[1] == (65536, pytest.approx(11.5e-6))
+
+
+def test_lines_of_a_library_that_look_like_a_failure_are_none() -> None:
+    said = "box:1:2 [0] NCCL INFO NET/Plugin: not compiled with CUDA failure handling"
+    assert read_nccl([*ROOT.splitlines(), said]).warnings == ()
+
+
+def test_repeatability_and_tuning_columns_are_passed_over() -> None:
+    lines = []
+    for line in ROOT.splitlines():
+        cells = line.split()
+        if "algbw" in cells:
+            line = line.replace("#wrong", "#wrong #bitdiff") + " impl algo proto"
+        elif cells and cells[0].isdecimal() and len(cells) == 13:
+            line = " ".join([*cells[:9], "7", *cells[9:], "7", "ring", "N/A", "LL128"])
+        lines.append(line)
+    failed = "# Bitwise mismatches  : 14 FAILED"
+    run = read_nccl([*lines, failed, "# Blocking Enabled: wait and barrier after each inner iteration (-m) "])
+    assert [took for _, took in run.measured(in_place=True).times] == pytest.approx([9.5e-6, 11.5e-6, 39e-6])
+    assert run.warnings[0].endswith("Bitwise mismatches  : 14 FAILED")
+    assert "Blocking Enabled: wait and barrier" in run.warnings[1]
+    prefixed = [f"[prterun-box-17@1,0]<stdout>: {line}" for line in lines]
+    assert read_nccl(prefixed).measured().times == run.measured().times
 
 
 def test_of_several_element_types_the_one_of_servers_counts() -> None:
@@ -176,3 +237,5 @@ def test_files_of_the_same_ranks_are_joined_by_the_median_of_a_size() -> None:
     parts = [Microbenchmark(ranks=2, times=((8, took), (16 + took, 1.0))) for took in (1, 2, 9)]
     assert joined(parts).times[0] == (8, 2)
     assert len(joined(parts).times) == 4
+    doubtful = [replace(part, warnings=(text,)) for part, text in zip(parts, "aba", strict=True)]
+    assert joined(doubtful).warnings == ("a", "b")

@@ -9,7 +9,8 @@ import pytest
 from analysis.tp.allreduce import Microbenchmark
 from analysis.tp.config import Model
 from analysis.tp.cost import Fabric, Shape
-from analysis.tp.plan import Budget, Costs, Plan, Split, make_plan
+from analysis.tp.plan import Budget, Plan, Split, make_plan
+from analysis.tp.steptimes import Costs
 from analysis.tp.types import TokenTimes
 
 SHAPE = Shape(hidden=8192, mlp=28672, layers=80, heads=64, kv_heads=8, head_size=128, vocab=128256)
@@ -55,14 +56,23 @@ def test_outside_of_the_measured_sizes_and_ranks_there_is_no_prediction() -> Non
     said = {(load.tokens, one.ranks): (one.speedup, one.why) for load in made.loads for one in load.by_ranks}
     assert said[4, 4][0] == pytest.approx(1.81, abs=0.005)
     assert said[1, 4] == (
-        None, "p = 4: S = 16384 B is outside of what nccl-tests measured, 65536 to 131072 B")  # fmt: skip
-    assert said[4, 2] == (None, "p = 2: no nccl-tests of 2 ranks, only of 4")
+        None, ("p = 4: S = 16384 B is outside of what nccl-tests measured, 65536 to 131072 B",))  # fmt: skip
+    assert said[4, 2] == (None, ("p = 2: no nccl-tests of 2 ranks, only of 4",))
     # at T = 4, the smallest that was measured, it is faster already
     assert (split(made, 4).threshold_tokens, split(made, 4).threshold) == (
         None, "faster at all measured T, 4 to 8")  # fmt: skip
-    assert split(made, 2).threshold == "the measured ranges of T do not overlap"
+    assert split(made, 2).threshold == "not known: no nccl-tests of 2 ranks"
+    apart = replace(measured(4, sizes=(65536, 131072)), projections=TokenTimes(pairs=((16.0, 1.0), (32.0, 1.0))))
+    assert split(plan(apart), 4).threshold == "the measured ranges of T do not overlap"
     slow = Costs(flops_per_s=1.2e14, measured={4: Microbenchmark(ranks=4, times=((16384, 1e-3), (524288, 1e-3)))})
     assert split(plan(slow), 4).threshold == "not up to T = 32, the largest that was measured"
+
+
+def test_warnings_of_measured_times_reach_the_plan() -> None:
+    costs = measured(2, 4)
+    doubtful = replace(costs, measured={p: replace(one, warnings=(f"of {p}",)) for p, one in costs.measured.items()})
+    assert plan(doubtful, ranks=(4, 8)).warnings == ("p = 4: of 4",)
+    assert plan(costs).warnings == ()
 
 
 def test_a_profile_by_tokens_stands_in_for_a_constant_a() -> None:
@@ -76,7 +86,7 @@ def test_a_profile_by_tokens_stands_in_for_a_constant_a() -> None:
     assert made.loads[0].projections_s == 20e-3
     assert made.loads[0].by_ranks[1].speedup == pytest.approx(20e-3 / (5e-3 + 160 * FABRIC.all_reduce_s(16384, 4)))
     assert made.loads[4].projections_s is None
-    assert made.loads[4].by_ranks[1].why == "T = 32 is outside of what the TP=1 profile holds, 1 to 8"
+    assert made.loads[4].by_ranks[1].why == ("T = 32 is outside of what the TP=1 profile holds, 1 to 8",)
     assert split(made, 4).threshold == "faster at all measured T, 1 to 8"
 
 
@@ -91,8 +101,9 @@ def test_without_times_sizes_and_memory_remain() -> None:
     load = made.loads[4]
     assert (load.payload_bytes, load.projections_s, load.by_ranks[1].speedup) == (524288, None, None)
     assert load.by_ranks[1].traffic_bytes == 125829120
-    assert load.by_ranks[1].why == "τ_AR is not known: give --alpha and --bandwidth, or --nccl"
-    assert plan(Costs(fabric=FABRIC)).loads[0].by_ranks[0].why.startswith("t_proj,1 is not known: give --a")
+    no_times = "t_proj,1 is not known: give --a, --a-from or --tflops"
+    assert load.by_ranks[1].why == ("τ_AR is not known: give --alpha and --bandwidth, or --nccl", no_times)
+    assert plan(Costs(fabric=FABRIC)).loads[0].by_ranks[0].why == (no_times,)
     assert split(made, 8).feasible
     assert plan(usable_bytes=None).splits[0].feasible is None
 
@@ -105,6 +116,10 @@ def test_memory_of_a_rank_is_told_by_its_parts() -> None:
     assert memory.rank_bytes == pytest.approx(memory.weight_bytes + memory.kv_bytes + 2e9)
     assert memory.margin_bytes == pytest.approx(73.6e9 - memory.rank_bytes)
     assert [one.feasible for one in plan().splits] == [False, True, True]
+    alone = plan().alone
+    assert alone.weight_bytes == pytest.approx(SHAPE.parameters * 2)
+    assert alone.fits is False
+    assert plan(usable_bytes=alone.rank_bytes).alone.fits
 
 
 def test_weights_of_fewer_bits_leave_payload_and_vocabulary_as_they_are() -> None:

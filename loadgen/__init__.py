@@ -51,6 +51,17 @@ if TYPE_CHECKING:
         UsageError,
     )
     from loadgen.experiment.check import Checked, check
+    from loadgen.experiment.compare.forecast import ComparisonForecast, forecast_comparison
+    from loadgen.experiment.compare.library import (
+        Compared,
+        compare,
+        compare_sync,
+        load_compared,
+        rehearse_comparison,
+        resumed_comparison,
+    )
+    from loadgen.experiment.compare.rehearsal import ComparisonRehearsal
+    from loadgen.experiment.compare.setup import ComparisonSetup, prepare_comparison
     from loadgen.experiment.forecast import Forecast, forecast
     from loadgen.experiment.library import (
         rehearse,
@@ -68,7 +79,8 @@ if TYPE_CHECKING:
     from loadgen.experiment.replay import ReplayedRun
     from loadgen.experiment.work import Work
     from loadgen.results.types import LedgerLine
-    from loadgen.scenario.file import load_scenario
+    from loadgen.scenario.comparison import ComparisonSettings
+    from loadgen.scenario.file import load_comparison, load_scenario
     from loadgen.scenario.model import Scenario
     from loadgen.target.survey import Survey
 
@@ -76,6 +88,11 @@ __all__ = [
     "Aborted",
     "Checked",
     "ClientLimited",
+    "Compared",
+    "ComparisonForecast",
+    "ComparisonRehearsal",
+    "ComparisonSettings",
+    "ComparisonSetup",
     "Experiment",
     "Forecast",
     "LedgerLine",
@@ -97,14 +114,22 @@ __all__ = [
     "UsageError",
     "Work",
     "check",
+    "compare",
+    "compare_sync",
     "forecast",
+    "forecast_comparison",
     "load",
+    "load_compared",
+    "load_comparison",
     "load_scenario",
     "prepare",
+    "prepare_comparison",
     "rehearse",
+    "rehearse_comparison",
     "rehearse_sync",
     "replay",
     "replay_sync",
+    "resumed_comparison",
     "resumed_scenario",
     "run",
     "run_sync",
@@ -118,6 +143,12 @@ _AT = {
         "UsageError",
     ),
     "experiment.check": ("Checked", "check"),
+    "experiment.compare.forecast": ("ComparisonForecast", "forecast_comparison"),
+    "experiment.compare.library": (
+        "Compared", "compare", "compare_sync", "load_compared", "rehearse_comparison", "resumed_comparison",
+    ),
+    "experiment.compare.rehearsal": ("ComparisonRehearsal",),
+    "experiment.compare.setup": ("ComparisonSetup", "prepare_comparison"),
     "experiment.forecast": ("Forecast", "forecast"),
     "experiment.library": (
         "rehearse", "rehearse_sync", "replay", "replay_sync", "run", "run_sync", "sweep", "sweep_sync",
@@ -128,7 +159,8 @@ _AT = {
     "experiment.replay": ("ReplayedRun",),
     "experiment.work": ("Work",),
     "results.types": ("LedgerLine",),
-    "scenario.file": ("load_scenario",),
+    "scenario.comparison": ("ComparisonSettings",),
+    "scenario.file": ("load_comparison", "load_scenario"),
     "scenario.model": ("Scenario",),
     "target.survey": ("Survey",),
 }  # fmt: skip

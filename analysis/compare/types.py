@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from analysis.report.types import Conditions
+from analysis.search import OutcomeName
 from analysis.verdict import Status
 
 __all__ = [
+    "NAMES",
+    "OWN",
     "SCALE",
+    "TUNED",
     "WORSE_SIGN",
     "CapacityPerGpu",
     "Comparison",
+    "ComparisonOutcome",
     "Endpoint",
     "FrontierPoint",
+    "LoneRequests",
     "PairedDifference",
     "PrimaryVerdict",
     "Scale",
@@ -24,6 +32,10 @@ __all__ = [
 Endpoint = Literal[
     "g_card", "lambda_per_gpu", "attainment", "request_goodput", "token_goodput", "log_ttft", "log_e2e"
 ]  # fmt: skip
+ComparisonOutcome = Literal[
+    "COMPLETE", "ABORTED", "BUDGET_EXHAUSTED", "CLIENT_LIMITED", "UNDECIDED", "UNSTABLE_TARGET", "UNFINISHED"
+]  # fmt: skip
+OWN, TUNED = "own λ*", "own λ*, tuned"  # the points of the primary endpoint
 # relative: a share of the mean level of both variants; points: a difference of shares; log: of mean logarithms
 Scale = Literal["relative", "points", "log"]
 SCALE: Final[dict[Endpoint, Scale]] = {
@@ -34,6 +46,15 @@ SCALE: Final[dict[Endpoint, Scale]] = {
     "token_goodput": "relative",
     "log_ttft": "log",
     "log_e2e": "log",
+}
+NAMES: Final[dict[Endpoint, str]] = {
+    "g_card": "G_card",
+    "lambda_per_gpu": "λ* per GPU",
+    "attainment": "attainment",
+    "request_goodput": "request goodput",
+    "token_goodput": "token goodput",
+    "log_ttft": "TTFT (geometric mean)",
+    "log_e2e": "E2E (geometric mean)",
 }
 # by what a difference is multiplied so that above 0 is worse
 WORSE_SIGN: Final[dict[Endpoint, int]] = {name: 1 if name.startswith("log_") else -1 for name in SCALE}
@@ -109,6 +130,7 @@ class PairedDifference:
 class PrimaryVerdict:
     """Which variant is better on the primary endpoint: `winner` is "A" (`a`) or "B" (`b`).
 
+    `same_rate` is the difference at one rate per GPU, where `difference` is of two, each variant's own λ*.
     `replicates_needed`: pairs that would show the difference seen to lie outside the zone in four of five comparisons.
     """
 
@@ -117,18 +139,25 @@ class PrimaryVerdict:
     winner: Literal["A", "B", "no difference", "cannot tell"]
     indifference: float
     difference: PairedDifference
+    same_rate: PairedDifference | None = None
     replicates_needed: int | None
     words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPerGpu:
-    """λ* of one variant's search, requests/s per GPU, as a bracket: largest proved and smallest failing rate."""
+    """λ* of one variant's search, requests/s per GPU, as a bracket: largest proved and smallest failing rate.
+
+    `outcome` and `reason` are the search's; `at` is λ* in all, requests/s (`None`: the search found none).
+    """
 
     variant: str
     gpus: int
     lower: float | None
     upper: float | None
+    at: float | None = None
+    outcome: OutcomeName = "FOUND"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +177,41 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoneRequests:
+    """The requests of a variant that met no other one, in its runs at the lowest rate.
+
+    `meets` says whether the required share of them keeps the SLO; `None`: fewer than LONE_MIN of them.
+    """
+
+    variant: str
+    requests: int
+    good: int
+    meets: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that the answer of a comparison holds."""
+    """The answer of a comparison (answer.json): what was declared, the runs that count, and what they show.
+
+    `outcome` is COMPLETE only if every run of the paired phase counts; else `reason` says why it ended. `pairs_sha256`
+    covers seed, schedule and workload of every pair; `lost` says why a variant's target is gone.
+    """
 
     format: int = 1
+    outcome: ComparisonOutcome
+    reason: str
     variants: tuple[VariantSpec, ...]
+    conditions: Mapping[str, Conditions]  # of each variant
+    together: bool  # all variants were up at once, and their runs interleaved
+    per_gpu: bool
     indifference: float
+    replicates: int
+    seeds: tuple[int, ...]  # that the replicates ran with
+    pairs_sha256: str
+    lost: Mapping[str, str]
     capacities: tuple[CapacityPerGpu, ...]
+    capacity_words: tuple[str, ...]
+    lone: tuple[LoneRequests, ...]
     runs: tuple[VariantRun, ...]
     primary: tuple[PrimaryVerdict, ...]
     exploratory: tuple[PairedDifference, ...]

@@ -18,7 +18,7 @@ def balance_table(balance: Balance) -> Table:
         in_flight = f"{row.in_flight_mean:.3g} / {row.in_flight_max}"
         rows.append((row.url, str(row.requests), f"{row.share:.0%}", kept, str(row.errors), in_flight, *late))
     return Table(
-        title=f"Replicas (routing {balance.routing}); in flight: mean / max over the window; latencies: p95 in ms",
+        title=f"Replicas (routing {balance.routing}); in flight: mean / max; p95 in ms",
         columns=("replica", "requests", "share", "attainment", "errors", "in flight", "TTFT", "TPOT", "E2E"),
         rows=tuple(rows),
         left=frozenset({"replica"}),

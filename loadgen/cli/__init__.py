@@ -25,12 +25,13 @@ __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: Final = {
     "sweep": "Find the largest arrival rate at which every replicate keeps the joint SLO.",
+    "compare": "Compare configurations of a server per GPU, on the same arrivals and requests.",
     "run": "Offer one rate once (or N requests at a time) and judge it.",
     "check": "Find out what a server can do, with at most ten small requests (some 8 seconds).",
     "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "
     "run.",
     "trace": "Read production traces: describe, convert.",
-    "tp": "Tensor parallelism: read profiles, diagnose.",
+    "tp": "Tensor parallelism: plan, read nccl-tests and profiles, diagnose.",
     "show": "Print the result of an experiment again.",
     "emulate": "Serve a simulated vLLM (no real model) until stopped.",
 }

@@ -1,13 +1,13 @@
 """A command's options, made from the fields of its settings, which hold their help, panel and default.
 
-`takes(Scenario, "sweep")` gives a command the options that name it and, as `overrides`, what the user set.
+`takes(Scenario, "sweep")` gives a command the options of `sweep` and, as `overrides`, what the user set.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,19 +25,24 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 _TYPES: Final[dict[str, type]] = {"text": str, "texts": list[str], "int": int, "float": float, "flag": bool}
 
 
-def takes(settings: type[BaseModel], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give the command of this name its options of the settings; it receives those the user set as `overrides`."""
-    options = options_of(settings, name)
+def takes(
+    settings: type[BaseModel], name: str, *, without: Collection[str] = (), into: str = "overrides"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of the settings that `name` has, but for those `without`.
+
+    The command receives those the user set as the parameter `into`.
+    """
+    options = [option for option in options_of(settings, name) if option.name not in without]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {option.name: arguments.pop(option.name) for option in options}
             set_by_user = {key: value for key, value in given.items() if value not in (None, [])}
-            command(overrides=Overrides(set_by_user), **arguments)
+            command(**{into: Overrides(set_by_user)}, **arguments)
 
         own = inspect.signature(command, eval_str=True).parameters
-        parameters = [own[parameter] for parameter in own if parameter != "overrides"] + [
+        parameters = [own[parameter] for parameter in own if parameter != into] + [
             inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_typed(option))
             for option in options
         ]

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.compare.types import Comparison
 from analysis.report.balance import balance_table
+from analysis.report.compared import comparison_sentences, comparison_tables, verdict_lines
 from analysis.report.server import server_table
 from analysis.report.tables import (
     Table,
@@ -30,7 +32,7 @@ from analysis.units import format_duration
 from loadgen import LedgerLine, ReplayedRun
 from loadgen.common.documents import to_json
 
-__all__ = ["print_answer", "print_json", "print_lines", "print_run", "print_tables"]
+__all__ = ["print_answer", "print_comparison", "print_json", "print_lines", "print_run", "print_tables"]
 
 _DOUBTFUL = re.compile(r"[^ -~\n]")
 _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
@@ -41,6 +43,13 @@ def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
     if answer.rates:
         print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
+
+
+def print_comparison(answer: Comparison) -> None:
+    """The verdicts, tables and sentences of a comparison on stdout."""
+    print_lines(*verdict_lines(answer))
+    print_tables(*comparison_tables(answer))
+    print_lines(*comparison_sentences(answer))
 
 
 def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:

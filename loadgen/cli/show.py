@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from loadgen import load
+from loadgen import load, load_compared
 from loadgen.cli import app
 from loadgen.cli.options import Json
-from loadgen.cli.output import print_answer, print_json, print_run
+from loadgen.cli.output import print_answer, print_comparison, print_json, print_run
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
 
@@ -22,6 +22,10 @@ def show_command(
     as_json: Json = False,
 ) -> None:
     """Print the result of an experiment again."""
+    if (directory / "comparison.json").exists():
+        answer = load_compared(directory).answer
+        print_json(answer) if as_json else print_comparison(answer)
+        return
     measured = load(directory)
     if measured.kind == "sweep":
         print_json(measured.answer) if as_json else print_answer(measured.answer, buckets=buckets)

@@ -16,7 +16,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.target.between import longest_between_s
 from loadgen.target.probe import PROBE_REQUESTS, PROBE_TIMEOUT_S
 
-__all__ = ["BETWEEN_S", "Forecast", "forecast"]
+__all__ = ["BETWEEN_S", "Forecast", "bill_words", "forecast", "run_costs"]
 
 BETWEEN_S = 2.0  # idle waits, probes, identity and sealing between two runs
 COMMAND_S = 60.0  # what the user's own command is taken to need: nobody knows before
@@ -61,11 +61,11 @@ class Forecast:
         lines = [f"plan: {what}; {self.settings}"]
         if not self.tabulate:
             lines.append(
-                f"expected: {_bill(self.expectation.expected)} (mean of {self.expectation.searches} simulated "
+                f"expected: {bill_words(self.expectation.expected)} (mean of {self.expectation.searches} simulated "
                 f"searches{self.assumed})"
             )
         lines.append(
-            f"worst case, with every time-out and wait used up: {_bill(self.expectation.worst)}; peak rate "
+            f"worst case, with every time-out and wait used up: {bill_words(self.expectation.worst)}; peak rate "
             f"{self.expectation.peak_rate:.4g} requests/s"
         )
         return [*lines, f"warning: {self.thin}"] if self.thin else lines
@@ -87,7 +87,7 @@ class Forecast:
 def forecast(setup: Setup) -> Forecast:
     """Play the search of this very experiment against the documented prior."""
     scenario, spec, workload = setup.scenario, setup.spec, setup.workload
-    expected, worst = _costs(setup)
+    expected, worst = run_costs(setup)
     paired = scenario.seeding == "paired"
     bound = expect(spec, worst, paired=paired, searches=1).worst
     limit_s = PROBE_REQUESTS * PROBE_TIMEOUT_S + scenario.ready_timeout + defaults.WARMUP_MAX_S + workload.timeout_s
@@ -112,7 +112,7 @@ def forecast(setup: Setup) -> Forecast:
     )
 
 
-def _costs(setup: Setup) -> tuple[CostModel, CostModel]:
+def run_costs(setup: Setup) -> tuple[CostModel, CostModel]:
     """What a run costs as a rule, and what it costs at most.
 
     At most, warm-up follows residences as long as the time-out (the mean age of what is in service is below the longest
@@ -179,7 +179,8 @@ def _thin(scenario: Scenario, lowest_rate: float) -> str:
     return text if expected - 2 * math.sqrt(expected) < needed else ""
 
 
-def _bill(bill: Bill) -> str:
+def bill_words(bill: Bill) -> str:
+    """A bill in one line."""
     return (
         f"{bill.runs:.0f} runs, {format_duration(bill.hours * 3600)}, {bill.requests:,.0f} requests, "
         f"{bill.tokens:,.0f} tokens"

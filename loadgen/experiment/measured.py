@@ -32,6 +32,10 @@ def load(directory: str | Path) -> Experiment:
     """
     directory = Path(directory)
     if not holds_experiment(directory):
+        if (directory / "comparison.json").exists():
+            raise ResultsError(
+                f"{directory} holds a comparison: read it with load_compared, or a directory in variants/"
+            )
         raise ResultsError(f"{directory} holds no experiment (no experiment.json in it)")
     return Experiment(directory)
 

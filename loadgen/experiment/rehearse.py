@@ -9,13 +9,8 @@ one a core. Beside the experiment as asked, smaller numbers of repeats try other
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
-import signal
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,10 +24,11 @@ from analysis.units import format_duration
 from analysis.verdict import RunFacts
 from loadgen.common import defaults
 from loadgen.common.documents import widened
-from loadgen.common.errors import Aborted, LoadgenError, ScenarioError
+from loadgen.common.errors import Aborted, ScenarioError
 from loadgen.emulator.profiles import Profile
 from loadgen.emulator.virtual import simulate_run
 from loadgen.experiment.forecast import BETWEEN_S
+from loadgen.experiment.pool import cores_for, spread
 from loadgen.experiment.prepare import Setup
 from loadgen.experiment.progress import Progress
 from loadgen.experiment.run_plan import criteria_of, plan_of, run_options
@@ -50,7 +46,6 @@ __all__ = ["MemoryRunner", "Rehearsal", "check_rehearsable", "plan_rehearsal", "
 MIN_PER_CELL: Final = 5
 _CELL_SHARE: Final = 10  # one in ten repeats for each other window and number of replicates
 _WINDOWS: Final = (1, 2, 4)
-_WORTH_A_PROCESS: Final = 8  # repeats: a process takes seconds to start
 _SAID_EVERY_S: Final = 10.0
 
 
@@ -198,7 +193,7 @@ def rehearse(
     jobs = [(place, seed) for place, count in enumerate(counts) for seed in seeds[:count]]
     # the longest first, so that no core is left alone with one of them at the end
     jobs.sort(key=lambda job: -_weight(rehearsals[job[0]]))
-    cores = processes or min(_cores(), -(-len(jobs) // _WORTH_A_PROCESS))
+    cores = cores_for(len(jobs), processes)
     progress.note(
         f"rehearsing {on.profile.description}: {repeats} times as asked"
         + (
@@ -209,10 +204,9 @@ def rehearse(
     )
     done: list[list[Repeat]] = [[] for _ in rehearsals]
     began = said = time.monotonic()
-    alone = ((place, repeat(rehearsals[place], seed)) for place, seed in jobs)
     count = 0
     try:
-        with closing(alone if cores == 1 else _pool(rehearsals, jobs, cores)) as finished:
+        with closing(spread(_job, rehearsals, jobs, cores)) as finished:
             for count, (place, result) in enumerate(finished, 1):
                 done[place].append(result)
                 if stopped():
@@ -258,38 +252,10 @@ def _report(on: Rehearsal, rehearsals: Sequence[Rehearsal], done: Sequence[Seque
     )
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _weight(on: Rehearsal) -> float:
     return (on.setup.workload.cohort or on.setup.workload.window_s) * on.setup.spec.runs
 
 
-_rehearsals: list[Rehearsal] = []  # of a worker process
-
-
-def _enter(rehearsals: list[Rehearsal]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the workers
-    _rehearsals[:] = rehearsals
-
-
-def _job(place: int, seed: int) -> tuple[int, Repeat]:
-    return place, repeat(_rehearsals[place], seed)
-
-
-def _pool(rehearsals: list[Rehearsal], jobs: Sequence[tuple[int, int]], cores: int) -> Generator[tuple[int, Repeat]]:
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(cores, mp_context=context, initializer=_enter, initargs=(rehearsals,))
-    try:
-        futures = [pool.submit(_job, *job) for job in jobs]
-        for future in as_completed(futures):
-            yield future.result()
-    except BaseException as error:
-        for worker in multiprocessing.active_children():  # none of them is waited for: a repeat may take minutes
-            worker.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise LoadgenError("a rehearsing process was killed (out of memory?); give a smaller --window") from None
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _job(rehearsals: Sequence[Rehearsal], job: tuple[int, int]) -> tuple[int, Repeat]:
+    place, seed = job
+    return place, repeat(rehearsals[place], seed)

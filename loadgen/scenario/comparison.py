@@ -155,6 +155,9 @@ class ComparisonSettings(Settings):
     together: bool = _setting(
         False, "Start all launched variants at once: they do not share GPUs. Otherwise they run one at a time."
     )
+    too_large_for_one_gpu: bool = _setting(
+        False, "The model does not fit one GPU: the decision rule takes the smallest TP that holds it as its baseline."
+    )
     price_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = _setting(
         None, "Price of a GPU hour, for the cost per million joint-good output tokens."
     )

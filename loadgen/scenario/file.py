@@ -94,7 +94,8 @@ def load_scenario(source: str | None, overrides: Mapping[str, Any]) -> Scenario:
     file = _read_toml(source)
     if "variant" in file.values:
         raise ScenarioError(
-            f"--scenario {file.path}: holds variants, and this command measures one target: give target in their place"
+            f"--scenario {file.path}: holds variants, and this command measures one target: use loadgen compare, or "
+            "give target in their place"
         )
     return file.under(Overrides(overrides))
 

@@ -97,7 +97,7 @@ class Launched:
         as `wait` does; both name the variant.
         """
         try:
-            return await unless(self._fate.over, wait, lambda: TargetUnreachable(self.obituary()))
+            return await self.while_it_lives(wait)
         except TargetUnfit as error:
             raise TargetUnfit(f"variant {bounded(self.name)}: {error}") from None
         except TargetUnreachable as error:
@@ -105,6 +105,10 @@ class Launched:
                 raise TargetUnreachable(self.obituary()) from None
             what = f"variant {bounded(self.name)}: {error}"
             raise TargetUnreachable(f"{what}; {self._last_words(1)}") from None
+
+    async def while_it_lives(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """What `wait` returns; it is cancelled as soon as the server dies, which raises `TargetUnreachable`."""
+        return await unless(self._fate.over, wait, lambda: TargetUnreachable(self.obituary()))
 
     def _last_words(self, count: int) -> str:
         lines = self.last_lines(count)

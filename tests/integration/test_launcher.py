@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from loadgen.common.errors import LoadgenError, ResultsError, TargetUnfit, TargetUnreachable, UsageError
 from loadgen.target.launcher import Launched, LaunchSpec, check_launch, launched
 from loadgen.target.target import open_target
+from tests.fakes.processes import marked, running
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBBORN = """
@@ -59,24 +59,8 @@ def notes() -> list[str]:
 @pytest.fixture
 def marker() -> Iterator[str]:
     """A word that the command lines of a test's processes have, of which none may be left."""
-    word = f"marker-{uuid.uuid4().hex}"
-    yield word
-    left = running(word)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
-
-
-def running(marker: str) -> list[int]:
-    """The processes whose command line has this word."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if marker.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    with marked() as word:
+        yield word
 
 
 def parent_of(pid: int) -> int:

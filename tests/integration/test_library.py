@@ -26,6 +26,10 @@ NAMES = {
     "ProgressEvent", "Note", "RunStarted", "Tick", "RunSealed", "RunLabel",
     # what was measured
     "load", "Experiment", "LedgerLine", "ReplayedRun",
+    # comparisons
+    "compare", "compare_sync", "Compared", "load_compared", "load_comparison", "prepare_comparison", "ComparisonSetup",
+    "ComparisonSettings", "resumed_comparison", "rehearse_comparison", "ComparisonRehearsal", "forecast_comparison",
+    "ComparisonForecast",
     # what goes wrong
     "LoadgenError", "UsageError", "ScenarioError", "ResultsError", "TargetError", "TargetUnfit", "ClientLimited",
     "Aborted",

@@ -20,6 +20,7 @@ EDGES: Final[dict[str, tuple[int, str]]] = {
     "loadgen/emulator/app.py": (1, "messages of ASGI, which are open mappings"),
     "loadgen/emulator/profiles.py": (1, "tables of a profile file until they are validated"),
     "loadgen/emulator/request.py": (1, "the body of a request to the emulator"),
+    "loadgen/results/comparison.py": (1, "comparison.json: the stored settings, which `Scenario.restore` validates"),
     "loadgen/results/types.py": (1, "experiment.json: the stored settings, which `Scenario.restore` validates"),
     "loadgen/scenario/file.py": (2, "scenario files, and the settings that users of the library pass"),
     "loadgen/scenario/model.py": (2, "the stored settings, written and read"),

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from analysis.compare.runs import variant_run
-from analysis.compare.types import VariantRun, VariantSpec
-from analysis.search import Outcome, RunRequest
+from analysis.compare.answer import compared
+from analysis.compare.types import Comparison, VariantRun
+from analysis.search import Bill, Outcome, RunRequest
 from analysis.verdict import RunVerdict
+from loadgen.experiment.compare.evidence import at_points, capacities_of, declared, ending, numbers_of
 from loadgen.experiment.compare.phases import Measured, run_phases
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
 from loadgen.experiment.rehearse import MemoryRunner, Rehearsal, plan_rehearsal
@@ -22,10 +23,15 @@ __all__ = ["RehearsedComparison", "rehearse_comparison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedComparison:
-    """What a comparison came to in virtual time: the searches, and the paired runs that count, by point."""
+    """What a comparison came to in virtual time: the searches, the paired runs that count by point, and the answer.
+
+    The answer has no conditions and no lone requests. `cost` is what it would have taken live.
+    """
 
     measured: Measured
     runs: tuple[VariantRun, ...]
+    answer: Comparison
+    cost: Bill
 
 
 def rehearse_comparison(setup: ComparisonSetup) -> RehearsedComparison:
@@ -42,8 +48,32 @@ def rehearse_comparison(setup: ComparisonSetup) -> RehearsedComparison:
             for one in setup
         }
     )
-    measured = asyncio.run(run_phases(setup, bench, Budget.of(setup.scenario)))
-    return RehearsedComparison(measured=measured, runs=tuple(bench.counting(measured)))
+    budget = Budget.of(setup.scenario)
+    measured = asyncio.run(run_phases(setup, bench, budget))
+    runs = bench.counting(measured)
+    outcome, reason = ending(measured)
+    return RehearsedComparison(
+        measured=measured,
+        runs=tuple(runs),
+        answer=compared(
+            declared(setup),
+            outcome=outcome,
+            reason=reason,
+            conditions={},
+            seeds=setup.seeds if measured.phase is None else measured.phase.seeds,
+            lost=measured.lost,
+            capacities=capacities_of(setup, measured),
+            lone={},
+            runs=runs,
+            notes=(),
+        ),
+        cost=Bill(
+            runs=sum(len(one.searched) + len(one.paired) for one in bench.runners.values()),
+            hours=budget.spent_s / 3600,
+            requests=budget.requests,
+            tokens=budget.tokens,
+        ),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,26 +97,14 @@ class _Runner(MemoryRunner):
             self.searched.append((request, done.verdict))
             return done
         assert self._output is not None
-        plan, own = self.plan(request), self.variant.settings
-        self.paired.append((replace(request, variant=own.name), done.verdict))
-        self.kept[request.key] = variant_run(
+        plan = self.plan(request)
+        self.paired.append((replace(request, variant=self.variant.name), done.verdict))
+        self.kept[request.key] = numbers_of(
             self._output.requests,
-            VariantSpec(
-                name=own.name,
-                gpus=own.gpus,
-                tp=own.tp,
-                pp=own.pp,
-                replicas=own.served_by,
-                alternative_of=own.alternative_of,
-            ),
-            slo=self.on.setup.scenario.objective,
-            warmup_ns=plan.window.warmup_ns,
-            window_ns=plan.window.window_ns,
-            label="",  # a run may belong to several points
-            rate=request.rate,
-            replicate=request.replicate,
-            seed=request.seed,
-            status=done.verdict.status,
+            request,
+            done.verdict,
+            self.variant,
+            window=plan.window,
             schedule_sha256=plan.schedule.sha256,
             workload_sha256=plan.workload_sha256,
         )
@@ -113,12 +131,4 @@ class _MemoryBench:
 
     def counting(self, measured: Measured) -> list[VariantRun]:
         """The paired runs that count, once for each point they belong to."""
-        if measured.phase is None:
-            return []
-        keys = {job: request.key for job, request, _ in measured.phase.counting()}
-        return [
-            replace(self.runners[job.variant].kept[key], label=point.label)
-            for point in measured.phase.plan.points
-            for job, key in keys.items()
-            if point.rates.get(job.variant) == job.rate
-        ]
+        return at_points(measured.phase, lambda job, request, _: self.runners[job.variant].kept[request.key])

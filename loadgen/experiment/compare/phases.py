@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from analysis.compare.phase import PairedEnd, PairedPhase
+from analysis.compare.types import ComparisonOutcome
 from analysis.search import VARIANT, Outcome, RunRequest, Search
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import Aborted, ClientLimited, TargetError
@@ -53,7 +54,7 @@ class Measured:
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the searches that were begun
     lost: dict[str, str] = field(default_factory=dict)  # variant -> why its target is gone
     phase: PairedPhase | None = None  # None: it was not begun
-    stopped: tuple[str, str] | None = None  # the outcome and the reason for which nothing more was run
+    stopped: tuple[ComparisonOutcome, str] | None = None  # the outcome and the reason for which nothing more was run
 
 
 async def run_phases(setup: ComparisonSetup, bench: Bench, budget: Budget) -> Measured:

@@ -89,11 +89,13 @@ def test_a_table_searches_nothing_and_ends_a_rate_at_its_first_failure_unless_as
 def test_a_requirement_is_met_refuted_or_unknown(
     loadgen: Any, tmp_path: Path, rate: str, require: str, code: int
 ) -> None:
-    loadgen("sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, code=code)
+    loadgen(
+        "sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, "--search", code=code
+    )
 
 
 def test_a_required_rate_is_proved_by_fresh_runs_before_anything_else(loadgen: Any, tmp_path: Path) -> None:
-    asked = ["--rate", "2..14", "--runs", "3", "--width", "50%", "--require", "2.3"]
+    asked = ["--rate", "2..14", "--runs", "3", "--width", "50%", "--require", "2.3", "--search"]
     loadgen("sweep", *SURE, *asked, "--max-requests", "4500", "--out", "r", code=0)  # enough for 2.3/s, not for 14
     answer = json.loads((tmp_path / "r" / "capacity.json").read_text())
     assert answer["outcome"] == "BUDGET_EXHAUSTED"
@@ -184,7 +186,7 @@ def test_a_narrow_terminal_folds_and_loses_nothing(loadgen: Any, monkeypatch: py
 
 
 def test_a_requirement_outside_the_range_is_refused(loadgen: Any) -> None:
-    done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", code=2)
+    done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", "--search", code=2)
     assert "--require 9 is not among the rates to be tested, 2..4" in done.stderr
 
 

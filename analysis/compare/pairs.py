@@ -4,6 +4,11 @@ Relative differences are (A_r − B_r)/m with m the mean of all values of both v
 this is defined for a run without a single good request, adds up to the difference of all tokens served, and changes
 only its sign when A and B are swapped. For small differences the two agree to second order. What is a logarithm already
 is not divided, and attainment is compared in points.
+
+Why the verdict looks at a common rate too. λ* of a search is uncertain by a grid step or two, and the interval of runs
+at each variant's own λ* knows nothing of that: two servers that differ by luck alone end at other λ*, and then their
+G_card differs by as much, with a tight interval. So A or B also needs an interval that excludes 0 at the larger of both
+λ* per GPU, where both variants ran with one seed. Rates were fixed before these runs, so A against A holds its 5 %.
 """
 
 from __future__ import annotations
@@ -26,7 +31,16 @@ from analysis.compare.types import (
     VariantRun,
 )
 
-__all__ = ["EXPLORATORY", "compare_capacities", "holm", "holm_adjusted", "paired", "primary_verdict", "sign_test"]
+__all__ = [
+    "EXPLORATORY",
+    "at_larger_rate",
+    "compare_capacities",
+    "holm",
+    "holm_adjusted",
+    "paired",
+    "primary_verdict",
+    "sign_test",
+]
 
 EXPLORATORY: Final[tuple[Endpoint, ...]] = (
     "g_card", "attainment", "request_goodput", "token_goodput", "log_ttft", "log_e2e",
@@ -103,10 +117,35 @@ def holm_adjusted(differences: Sequence[PairedDifference]) -> tuple[PairedDiffer
     return tuple(d if d.p is None else replace(d, p_holm=next(adjusted)) for d in differences)
 
 
-def primary_verdict(difference: PairedDifference, *, indifference: float) -> PrimaryVerdict:
+def at_larger_rate(
+    runs: Iterable[VariantRun], a: Sequence[VariantRun], b: Sequence[VariantRun], endpoint: Endpoint
+) -> PairedDifference | None:
+    """A − B where both variants ran at the larger rate per GPU of `a` and `b`; `None` where these had one rate.
+
+    `runs` are all runs of the comparison, `a` and `b` those of one point. Raises `ValueError` where the variants did
+    not meet at that rate, and as `paired` does.
+    """
+    rate = max(a[0].rate_per_gpu, b[0].rate_per_gpu)
+    if _near(a[0].rate_per_gpu, b[0].rate_per_gpu):
+        return None
+    met: dict[str, dict[str, list[VariantRun]]] = {}
+    for run in runs:
+        if _near(run.rate_per_gpu, rate) and run.variant in (a[0].variant, b[0].variant):
+            met.setdefault(run.label, {}).setdefault(run.variant, []).append(run)
+    both = next((sides for sides in met.values() if len(sides) == 2), None)
+    if both is None:
+        raise ValueError(f"{a[0].variant} and {b[0].variant} made no runs at one rate of {rate:.4g}/s per GPU")
+    return paired(both[a[0].variant], both[b[0].variant], endpoint)
+
+
+def primary_verdict(
+    difference: PairedDifference, *, indifference: float, same_rate: PairedDifference | None = None
+) -> PrimaryVerdict:
     """A or B only if the whole 95 % t interval lies outside ± `indifference`; no difference if it lies within.
 
-    Above 0 is better for A: the endpoint must be one of which more is better.
+    Above 0 is better for A: the endpoint must be one of which more is better. `same_rate` is the difference at one
+    rate where `difference` is of runs at two (see `at_larger_rate`): A or B only if its interval excludes 0 on the same
+    side, and no difference only if it does not lie outside the zone either.
     """
     d, zone = difference, indifference
     needed = None
@@ -117,15 +156,24 @@ def primary_verdict(difference: PairedDifference, *, indifference: float) -> Pri
         winner, why = "cannot tell", f"{d.n} pairs give no interval; 2 are the fewest, 6 or more are advised"
     else:
         interval = f"the 95 % interval {d.lo:+.2%} to {d.hi:+.2%}"
-        if d.lo > zone or d.hi < -zone:
-            winner = "A" if d.lo > zone else "B"
-            why = f"{interval} lies outside ±{100 * zone:.3g} %"
-        elif -zone <= d.lo and d.hi <= zone:
+        side, within = _side(d, zone), -zone <= d.lo and d.hi <= zone
+        there = "" if same_rate is None else _there(same_rate)
+        if side and same_rate is not None and _side(same_rate, 0.0) != side:
+            winner = "cannot tell"
+            why = (
+                f"{interval} lies outside ±{100 * zone:.3g} %, but {there}: that λ* differs may be luck of the searches"
+            )
+        elif side:
+            winner, why = side, f"{interval} lies outside ±{100 * zone:.3g} %" + (there and f", and {there}")
+        elif within and same_rate is not None and _side(same_rate, zone):
+            winner, why = "cannot tell", f"{interval} lies within ±{100 * zone:.3g} %, but {there}"
+        elif within:
             winner, why = "no difference", f"{interval} lies within ±{100 * zone:.3g} %"
         else:
             needed = _replicates_needed(d, zone)
             more = f"; about {needed} replicates would do if the difference is {d.mean:+.2%}" if needed else ""
             winner, why = "cannot tell", f"{interval} reaches across an edge of ±{100 * zone:.3g} %{more}"
+    share = " of their mean" if d.scale == "relative" else ""
     better = {"A": f"{d.a} is better than {d.b}", "B": f"{d.b} is better than {d.a}"}.get(winner, winner)
     return PrimaryVerdict(
         a=d.a,
@@ -133,8 +181,10 @@ def primary_verdict(difference: PairedDifference, *, indifference: float) -> Pri
         winner=winner,
         indifference=zone,
         difference=d,
+        same_rate=same_rate,
         replicates_needed=needed,
-        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
+        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%}{share} (n = {d.n}); "
+        f"{why}.",
     )
 
 
@@ -145,6 +195,24 @@ def compare_capacities(a: CapacityPerGpu, b: CapacityPerGpu) -> str:
         if high.lower is not None and low.upper is not None and high.lower >= low.upper:
             return f"{ends}: the brackets are disjoint, {high.variant} is higher."
     return f"{ends}: the brackets overlap or are open, which of them is higher is not known."
+
+
+def _side(d: PairedDifference, zone: float) -> Literal["A", "B"] | None:
+    """Which variant the whole interval favours by more than the zone."""
+    if d.lo is None or d.hi is None:
+        return None
+    return "A" if d.lo > zone else "B" if d.hi < -zone else None
+
+
+def _there(d: PairedDifference) -> str:
+    if d.identical:
+        return f"at {d.label} for both all pairs are bit-identical"
+    ends = "" if d.lo is None or d.hi is None else f" ({d.lo:+.2%} to {d.hi:+.2%})"
+    return f"at {d.label} for both it differs by {d.mean:+.2%}{ends}"
+
+
+def _near(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-6)  # grids of other numbers of GPUs differ in the last digits
 
 
 def _bracket(one: CapacityPerGpu) -> str:

@@ -130,6 +130,7 @@ class PairedDifference:
 class PrimaryVerdict:
     """Which variant is better on the primary endpoint: `winner` is "A" (`a`) or "B" (`b`).
 
+    `same_rate` is the difference at one rate per GPU, where `difference` is of two, each variant's own λ*.
     `replicates_needed`: pairs that would show the difference seen to lie outside the zone in four of five comparisons.
     """
 
@@ -138,6 +139,7 @@ class PrimaryVerdict:
     winner: Literal["A", "B", "no difference", "cannot tell"]
     indifference: float
     difference: PairedDifference
+    same_rate: PairedDifference | None = None
     replicates_needed: int | None
     words: str
 

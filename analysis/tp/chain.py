@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from analysis.replicas import IMBALANCE
 from analysis.tp.against import Expected, compare
+from analysis.tp.allreduce import Microbenchmark
 from analysis.tp.cost import Shape, collectives_per_step
 from analysis.tp.path import NcclLog, Topology
 from analysis.tp.profile import Profile
 from analysis.tp.types import TokenTimes
 from analysis.units import format_duration
 
-__all__ = ["Facts", "Link", "Load", "Microbenchmark", "explain", "token_shares", "verdict"]
+__all__ = ["Facts", "Link", "Load", "explain", "token_shares", "verdict"]
 
 IN_APP_LIMIT: Final = 1.5  # all-reduce in the server / of the microbenchmark
 NARROW_LIMIT: Final = 1.25  # projections on p ranks / (projections on one / p)
 QUEUE_SHARE: Final = 0.5  # of TTFT
-IMBALANCE: Final = 0.1  # of a replica's requests from the mean
 _THROUGH_HOST: Final = {"PHB": "a PCIe host bridge", "NODE": "host bridges of a node", "SYS": "the link of the sockets"}
 
 State = Literal["holds", "explains", "not checked", "not reached"]
@@ -37,21 +38,6 @@ class Link:
     name: str
     state: State
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Microbenchmark:
-    """nccl-tests' all-reduce: (payload bytes, seconds), ascending."""
-
-    ranks: int | None
-    times: tuple[tuple[int, float], ...]
-
-    def all_reduce_s(self, payload_bytes: float) -> float | None:
-        """τ_AR(S) between two measured sizes, linear in S; `None` outside of them."""
-        for (low, low_s), (high, high_s) in zip(self.times, self.times[1:], strict=False):
-            if low <= payload_bytes <= high:
-                return low_s + (high_s - low_s) * (payload_bytes - low) / max(1, high - low)
-        return next((took for size, took in self.times if size == payload_bytes), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +211,7 @@ def _microbenchmark(facts: Facts) -> Link:
         )
     spent = collectives_per_step(facts.shape.layers) * took
     said = [f"nccl-tests: {_took(took)} at S = {size} B, 2L of them {_took(spent)} a step"]
+    said += [f"warning: {text}" for text in facts.nccl.warnings]
     wrong: list[str] = []
     if facts.alone is not None and tokens is not None:
         saved = (1 - 1 / facts.ranks) * facts.alone.per_token_s * tokens

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+
+from analysis.tp.allreduce import NotMeasured
 
 __all__ = ["TokenTimes"]
 
@@ -17,3 +20,14 @@ class TokenTimes:
     def per_token_s(self) -> float:
         """a = t_proj,1/T, seconds a token, over all pairs."""
         return sum(seconds for _, seconds in self.pairs) / sum(tokens for tokens, _ in self.pairs)
+
+    def projections_s(self, tokens: float) -> float:
+        """t_proj,1(T), linear between two neighbouring pairs. Raises `NotMeasured`."""
+        for known, seconds in self.pairs:
+            if known == tokens:
+                return seconds
+        for (low, low_s), (high, high_s) in pairwise(self.pairs):
+            if low < tokens < high:
+                return low_s + (high_s - low_s) * (tokens - low) / (high - low)
+        low, high = self.pairs[0][0], self.pairs[-1][0]
+        raise NotMeasured(f"T = {tokens:g} is outside of what the TP=1 profile holds, {low:.4g} to {high:.4g}")

@@ -32,7 +32,7 @@ COMMANDS: Final = {
     "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "
     "run.",
     "trace": "Read production traces: describe, convert.",
-    "tp": "Tensor parallelism: read profiles, diagnose.",
+    "tp": "Tensor parallelism: plan, read nccl-tests and profiles, diagnose.",
     "show": "Print the result of an experiment again.",
     "emulate": "Serve a simulated vLLM (no real model) until stopped.",
 }

@@ -11,7 +11,15 @@ import pytest
 from scipy import stats
 
 from analysis.compare.order import run_order, williams
-from analysis.compare.pairs import compare_capacities, holm, holm_adjusted, paired, primary_verdict, sign_test
+from analysis.compare.pairs import (
+    at_larger_rate,
+    compare_capacities,
+    holm,
+    holm_adjusted,
+    paired,
+    primary_verdict,
+    sign_test,
+)
 from analysis.compare.types import CapacityPerGpu, Endpoint, VariantRun
 
 RUN = VariantRun(
@@ -78,10 +86,53 @@ def test_few_pairs_are_said_to_show_little():
     ("factor", "winner"), [(1.08, "A"), (0.92, "B"), (1.001, "no difference"), (1.03, "cannot tell")]
 )
 def test_the_verdict_follows_the_interval_and_the_zone(factor, winner):
-    noise = [0.2, -0.2, 0.1, -0.1, 0.3, -0.3, 0.0]
-    a = [b * factor + e for b, e in zip(B, noise, strict=True)]
-    verdict = primary_verdict(paired(runs("A", a), runs("B", B), "g_card"), indifference=0.03)
-    assert verdict.winner == winner
+    assert primary_verdict(difference(factor), indifference=0.03).winner == winner
+
+
+NOISE = [0.2, -0.2, 0.1, -0.1, 0.3, -0.3, 0.0]
+
+
+def difference(factor, *, rate=4.0):
+    """A is better by that factor, both at one rate."""
+    a = runs("A", [b * factor + e for b, e in zip(B, NOISE, strict=True)])
+    label = f"{rate:g}/s"
+    return paired(
+        *([replace(run, label=label, rate_per_gpu=rate) for run in side] for side in (a, runs("B", B))), "g_card"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "winner"),
+    [
+        (1.08, 1.2, "A"),
+        (1.08, 1.02, "A"),
+        (1.08, 1.0, "cannot tell"),  # λ* differs, the servers do not
+        (1.08, 0.9, "cannot tell"),
+        (0.92, 0.8, "B"),
+        (1.001, 1.0, "no difference"),
+        (1.001, 1.2, "cannot tell"),
+    ],
+)
+def test_a_difference_of_two_rates_needs_the_one_at_a_common_rate(own, there, winner):
+    found = primary_verdict(difference(own), indifference=0.03, same_rate=difference(there, rate=5.0))
+    assert found.winner == winner
+    swapped = primary_verdict(difference(1 / own), indifference=0.03, same_rate=difference(1 / there, rate=5.0))
+    assert swapped.winner == {"A": "B", "B": "A"}.get(winner, winner)
+    assert ("at 5/s for both it differs" in found.words) == (winner != "no difference")
+
+
+def test_the_common_rate_is_the_larger_one_per_gpu():
+    def at(variant, label, rate, values):
+        return [replace(run, label=label, rate_per_gpu=rate) for run in runs(variant, values)]
+
+    a, b = at("A", "own", 4.0, A), at("B", "own", 5.0 + 1e-12, B)
+    lower, larger = (at("A", "4/s", 4.0, A) + at("B", "4/s", 4.0, A)), (at("A", "5/s", 5.0, A) + at("B", "5/s", 5.0, B))
+    other = at("C", "5/s", 5.0, B)
+    found = at_larger_rate([*a, *b, *lower, *other, *larger], a, b, "g_card")
+    assert found == paired(at("A", "5/s", 5.0, A), at("B", "5/s", 5.0, B), "g_card")
+    assert at_larger_rate([*a, *b], a, at("B", "own", 4.0, B), "g_card") is None
+    with pytest.raises(ValueError, match="A and B made no runs at one rate of 5/s per GPU"):
+        at_larger_rate([*a, *b, *lower], a, b, "g_card")
 
 
 def test_the_replicates_asked_for_decide_in_four_of_five_comparisons():

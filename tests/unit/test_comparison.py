@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare.pairs import paired, primary_verdict
+from analysis.compare.pairs import at_larger_rate, paired, primary_verdict
 from analysis.search import Outcome
 from loadgen.common.errors import ScenarioError
 from loadgen.experiment.compare.memory import rehearse_comparison
@@ -65,6 +65,23 @@ def test_a_scenario_of_variants_is_for_compare_and_keeps_its_own_settings(tmp_pa
         load_comparison(str(file), {}, {})
 
 
+def test_an_alternative_has_the_gpus_and_layout_of_its_variant_unless_it_says_others(tmp_path: Path) -> None:
+    file = tmp_path / "ab.toml"
+    start = 'launch = "serve --port {port}"\n'
+    file.write_text(
+        f'[[variant]]\nname = "tp4"\n{start}gpus = 4\ntp = 4\nenv = {{A = "1"}}\nready_timeout = "9m"\n'
+        f'[[variant]]\nname = "more"\n{start}alternative_of = "tp4"\n'
+        f'[[variant]]\nname = "tp2"\n{start}alternative_of = "tp4"\ntp = 2\nenv = {{}}\n'
+        '[[variant]]\nname = "up"\ntarget = "http://h"\nalternative_of = "tp4"\n'
+        '[[variant]]\nname = "other"\ntarget = "http://h"\ngpus = 4\n'
+    )
+    _, settings = load_comparison(str(file), {}, {})
+    found = {one.name: (one.gpus, one.tp, dict(one.env), one.ready_timeout) for one in settings.variant}
+    assert found["more"] == (4, 4, {"A": "1"}, 540.0)
+    assert found["tp2"] == (4, 2, {}, 540.0)
+    assert found["up"] == (4, 4, {}, 540.0)
+
+
 def test_a_secret_in_a_launch_command_would_be_stored(tmp_path: Path) -> None:
     file = tmp_path / "ab.toml"
     file.write_text('[[variant]]\nname = "a"\nlaunch = "serve --api-key abc"\n')
@@ -91,24 +108,78 @@ def test_a_faster_server_wins_at_its_own_capacity_and_all_meet_at_the_smaller_on
     assert own["fast"] is not None
     assert own["fast"] > 1.2 * own["slow"]
     assert done.measured.phase is not None
-    assert [point.rates for point in done.measured.phase.plan.points] == [own, dict.fromkeys(own, own["slow"])]
+    at_both = [dict.fromkeys(own, own["slow"]), dict.fromkeys(own, own["fast"])]
+    assert [point.rates for point in done.measured.phase.plan.points] == [own, *at_both]
     runs = {name: [run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in own}
-    verdict = primary_verdict(paired(runs["slow"], runs["fast"], "g_card"), indifference=0.03)
+    there = at_larger_rate(done.runs, runs["slow"], runs["fast"], "g_card")
+    assert there is not None
+    verdict = primary_verdict(paired(runs["slow"], runs["fast"], "g_card"), indifference=0.03, same_rate=there)
     assert verdict.winner == "B"
     both = [run for run in done.runs if run.label != OWN]
-    assert len({run.schedule_sha256 for run in both}) == len({run.workload_sha256 for run in both}) == 3
+    assert len({run.schedule_sha256 for run in both}) == len({run.workload_sha256 for run in both}) == 2 * 3
 
 
 def test_a_search_that_could_not_tell_has_no_capacity_to_be_compared_at() -> None:
     setup = comparison("a=virtual:mm1", "b=virtual:mm1", "c=virtual:mm1", paired_rate="3")
     found = Outcome(name="FOUND", reason="", capacity=6.0)
     outcomes = {"a": found, "b": Outcome(name="BELOW_RANGE", reason=""), "c": Outcome(name="UNDECIDED", reason="")}
-    own, shared, listed = setup.plan(outcomes).points
+    own, shared, larger, listed = setup.plan(outcomes).points
     assert own.rates == {"a": 6.0, "b": 2.0}
     assert shared.rates == {"a": 2.0, "b": 2.0}
+    assert larger.rates == {"a": 6.0, "b": 6.0}
     assert listed.rates == {"a": 3.0, "b": 3.0, "c": 3.0}
     alone = setup.plan(outcomes | {"b": Outcome(name="CLIENT_LIMITED", reason="")})
     assert [point.label for point in alone.points] == ["3/s"]
+
+
+def test_every_two_variants_meet_at_the_larger_of_their_capacities() -> None:
+    setup = comparison("a=virtual:mm1", "b=virtual:mm1", "c=virtual:mm1", "d=virtual:mm1", paired_rate="4,3")
+    outcomes = {
+        name: Outcome(name="FOUND", reason="", capacity=rate)
+        for name, rate in {"a": 5.0, "b": 4.0, "c": 2.5, "d": 5.0}.items()
+    }
+    points = {point.label: point.rates for point in setup.plan(outcomes).points}
+    assert points == {
+        OWN: {"a": 5.0, "b": 4.0, "c": 2.5, "d": 5.0},
+        "2.5/s": dict.fromkeys("abcd", 2.5),
+        "4/s": dict.fromkeys("abcd", 4.0),  # listed as well: else it is of b and c
+        "5/s": dict.fromkeys("abcd", 5.0),
+        "3/s": dict.fromkeys("abcd", 3.0),
+    }
+    alone = comparison("a=virtual:mm1", "b=virtual:mm1", "c=virtual:mm1")
+    outcomes = {name: outcomes[name] for name in "abc"}
+    assert {point.label: tuple(point.rates) for point in alone.plan(outcomes).points} == {
+        OWN: ("a", "b", "c"), "2.5/s": ("a", "b", "c"), "4/s": ("b", "c"), "5/s": ("a", "b", "c"),
+    }  # fmt: skip
+
+
+def test_one_rate_per_gpu_is_one_rate_whatever_its_last_digits() -> None:
+    setup = comparison("one=virtual:mm1", "three=virtual:mm1,gpus=3", per_gpu=True, rate="0.1..0.8", width="5%")
+    one, three = (setup[name].setup.spec.grid for name in ("one", "three"))
+    step = next(k for k in range(len(one)) if three[k] / 3 != one[k])  # the same share but for rounding
+    outcomes = {
+        name: Outcome(name="FOUND", reason="", capacity=grid[step])
+        for name, grid in {"one": one, "three": three}.items()
+    }
+    assert [point.label for point in setup.plan(outcomes).points] == [OWN]
+    lower = {"one": outcomes["one"], "three": Outcome(name="FOUND", reason="", capacity=three[step - 1])}
+    jobs = list(setup.plan(lower).jobs())
+    assert len({(job.variant, f"{job.rate:.6g}", job.replicate) for job in jobs}) == len(jobs) == 2 * 2 * 3
+
+
+def test_capacities_that_differ_by_luck_alone_are_no_difference_that_is_claimed() -> None:
+    setup = comparison(
+        "a=virtual:mm1?service.seed=1", "b=virtual:mm1?service.seed=2", runs=6, width="5%", rate="2..18", seed=1001,
+        slo=("e2e<=250ms",), output="1", cohort=500,
+    )  # fmt: skip
+    done = rehearse_comparison(setup)
+    a, b = ([run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in "ab")
+    difference, there = paired(a, b, "g_card"), at_larger_rate(done.runs, a, b, "g_card")
+    assert there is not None
+    assert primary_verdict(difference, indifference=0.03).winner == "A"
+    verdict = primary_verdict(difference, indifference=0.03, same_rate=there)
+    assert verdict.winner == "cannot tell"
+    assert f"but at {there.label} for both it differs by {there.mean:+.2%}" in verdict.words
 
 
 def test_listed_rates_are_only_paired() -> None:

@@ -185,6 +185,26 @@ def test_an_output_cut_at_the_context_is_short() -> None:
         run(make([0], window=(0, 10, 10), tokens=(32_768, 1)))
 
 
+def test_runs_meet_noise_of_their_own_and_a_run_repeated_the_same() -> None:
+    """Passes of two runs are as uneven as each other, and no more alike than those of two servers."""
+    profile = load_profile("llama8b-80gb?step.jitter=0.2&step.seed=3")
+    quiet = load_profile("llama8b-80gb")
+    plans = [
+        make([0.0], window=(0, 1000, 60_000), tokens=(16, 400)),
+        make([0.5], window=(0, 1000, 60_000), tokens=(16, 400)),
+    ]
+
+    def factors(plan: RunPlan, of: Profile) -> np.ndarray[Any, np.dtype[np.float64]]:
+        noisy, even = (np.diff(simulate_run(plan, one, SendOptions()).events["at_ns"]) for one in (of, quiet))
+        return noisy / even
+
+    first, second = (factors(plan, profile) for plan in plans)
+    assert (factors(plans[0], profile) == first).all()
+    assert first.std() == pytest.approx(0.2, rel=0.2)
+    # 399 independent factors correlate by more than 0.2 once in 15,000 times
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+
+
 def test_what_has_no_virtual_time_is_refused() -> None:
     with pytest.raises(UsageError, match="closed loop"):
         run(make([0], window=(0, 10, 10)), pacing=FixedConcurrency(4))

@@ -1,7 +1,8 @@
 """Seeded unevenness of step times: a lognormal factor on every pass, and rare stalls.
 
-What pass s suffers is a function of the seed and of s alone, drawn in blocks of passes: jumping many passes and walking
-them give the same times.
+What pass s suffers is a function of the seed and of `before` + s alone, drawn in blocks of passes: jumping many passes
+and walking them give the same times. `before` is how many passes the server has behind it: a run that meets a server in
+the middle of its life meets other noise than the run before it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class StepNoise:
     jitter: float = 0.0
     stall_share: float = 0.0
     stall_ps: int = 0
+    before: int = 0
     _blocks: dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = field(init=False, default_factory=dict)
 
     def durations_ps(self, first: int, quiet_ps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -31,7 +33,7 @@ class StepNoise:
         out = np.empty_like(quiet_ps)
         done = 0
         while done < len(quiet_ps):
-            block, at = divmod(first + done, _BLOCK)
+            block, at = divmod(self.before + first + done, _BLOCK)
             factors, stalls_ps = self._block(block)
             count = min(_BLOCK - at, len(quiet_ps) - done)
             part = slice(done, done + count)

@@ -80,7 +80,11 @@ class Scheduler(_Section):
 
 
 class StepTime(_Section):
-    """What a step takes beside model and collectives, and how uneven steps are."""
+    """What a step takes beside model and collectives, and how uneven steps are.
+
+    `jitter` is the standard deviation of a lognormal factor of mean 1 on every step; a step stalls for `stall_ms` with
+    probability `stall_share`. Two servers of one profile and different `seed` differ by nothing but luck.
+    """
 
     overhead_ms: NotNegative
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -183,8 +187,8 @@ class BatchingProfile(Profile):
             overhead_s=self.step.overhead_ms * 1e-3,
         )
 
-    def noise(self, replica: int) -> StepNoise | None:
-        """The unevenness of one replica's steps."""
+    def noise(self, replica: int, before: int = 0) -> StepNoise | None:
+        """The unevenness of one replica's steps, `before` of which it has behind it."""
         step = self.step
         if not step.jitter and not (step.stall_share and step.stall_ms):
             return None
@@ -193,6 +197,7 @@ class BatchingProfile(Profile):
             jitter=step.jitter,
             stall_share=step.stall_share,
             stall_ps=round(step.stall_ms * 1e9),
+            before=before,
         )
 
     def build(self) -> BatchingModel:
@@ -210,8 +215,12 @@ class BatchingProfile(Profile):
         cap: int | None = None,
         collapse: bool = True,
     ) -> ServiceTimes:
-        """The plan in virtual time; see `engine.serve`. Raises `ValueError` for a cap in front of replicas."""
+        """The plan in virtual time; see `engine.serve`. Raises `ValueError` for a cap in front of replicas.
+
+        Each plan meets noise of its own, the same each time it is served: runs that shared it would not be independent.
+        """
         replicas = self.parallel.replicas
+        before = int(plan.schedule.sha256[12:24], 16)
         if cap is not None and replicas > 1:
             raise ValueError("a concurrency cap in front of replicas has no virtual time")
         traces = [
@@ -226,7 +235,7 @@ class BatchingProfile(Profile):
                 ),
                 limits=self.limits(),
                 cost=self.cost(),
-                noise=self.noise(replica),
+                noise=self.noise(replica, before),
                 timeout_ns=timeout_ns,
                 until=len(range(replica, until, replicas)),
                 cap=cap,

@@ -89,11 +89,23 @@ class ComparisonSetup:
         """The paired phase after these searches, `without` the variants whose target is gone.
 
         Its rates follow from λ* of each search, by a rule that is the same whatever the runs showed: each at its own
-        λ*, all at the smallest of these, and the rates that were listed. A variant that failed at the lowest rate runs
-        there. One whose search could not tell has no λ*, and runs at listed rates alone.
+        λ*; at each λ* all variants whose own is not larger, so that every two meet at the larger one of theirs; all at
+        the smallest; and the rates that were listed. A variant that failed at the lowest rate runs there. One whose
+        search could not tell has no λ*, and runs at listed rates alone.
         """
         present = [one.name for one in self.variants if one.name not in without]
-        points = self._points(present, outcomes) if self.searches else self._same(self._listed(), present)
+        points = (
+            self._points(present, outcomes) if self.searches else self._same(dict.fromkeys(self._listed(), present))
+        )
+        # grids of other numbers of GPUs give one rate with other last digits, and a run is called by six of them
+        known: dict[str, float] = {}
+        points = tuple(
+            Point(
+                label=point.label,
+                rates={name: known.setdefault(f"{rate:.6g}", rate) for name, rate in point.rates.items()},
+            )
+            for point in points
+        )
         names = tuple(name for name in present if any(name in point.rates for point in points))
         return PairedPlan(
             variants=names,
@@ -113,11 +125,23 @@ class ComparisonSetup:
             # the largest λ* per GPU; of equals, the one that was declared first
             best = [max(names, key=lambda name: own[name] / self[name].gpus) for names in families if names]
             found.append(Point(label=TUNED, rates={name: own[name] for name in best}))
-        shares = {own[base] / self._divisor(base) for base in bases}
-        common = {min(shares)} if len(shares) > 1 else set()
-        listed = self._same(self._listed(), [base for base in self.families() if base in present])
-        shared = self._same(sorted(common - set(self._listed())), bases)
-        return tuple(point for point in (*found, *shared, *listed) if len(point.rates) > 1)
+        at: dict[str, tuple[float, list[str]]] = {}  # by label: a rate, and who meets there
+        listed = [name for name in self.families() if name in present]
+        for rate, names in [
+            *sorted(shared for point in found for shared in self._shared(point.rates)),
+            *((rate, listed) for rate in self._listed()),
+        ]:
+            at.setdefault(self._label(rate), (rate, []))[1].extend(names)
+        return tuple(point for point in (*found, *self._same(dict(at.values()))) if len(point.rates) > 1)
+
+    def _shared(self, rates: Mapping[str, float]) -> Iterator[tuple[float, list[str]]]:
+        """The rates at which variants with these λ* meet, where they differ, and which variants."""
+        shares = {name: rate / self._divisor(name) for name, rate in rates.items()}
+        meeting = {self._label(share): share for share in shares.values()}
+        least = self._label(min(shares.values(), default=0.0))
+        for label, share in meeting.items() if len(meeting) > 1 else ():
+            smaller = [name for name, own in shares.items() if own < share or self._label(own) == label]
+            yield share, list(shares) if label == least else smaller
 
     def _listed(self) -> tuple[float, ...]:
         text = self.settings.paired_rate if self.searches else self.scenario.rate
@@ -127,11 +151,13 @@ class ComparisonSetup:
     def _divisor(self, name: str) -> int:
         return self[name].gpus if self.settings.per_gpu else 1
 
-    def _same(self, rates: Sequence[float], names: Sequence[str]) -> tuple[Point, ...]:
-        unit = "/s per GPU" if self.settings.per_gpu else "/s"
+    def _label(self, rate: float) -> str:
+        return f"{rate:.6g}" + ("/s per GPU" if self.settings.per_gpu else "/s")
+
+    def _same(self, meeting: Mapping[float, Sequence[str]]) -> tuple[Point, ...]:
         return tuple(
-            Point(label=f"{rate:.4g}{unit}", rates={name: rate * self._divisor(name) for name in names})
-            for rate in rates
+            Point(label=self._label(rate), rates={name: rate * self._divisor(name) for name in names})
+            for rate, names in meeting.items()
         )
 
 
@@ -166,12 +192,15 @@ def prepare_comparison(scenario: Scenario, settings: ComparisonSettings) -> Comp
 def _variant(shared: Setup, own: VariantSettings, settings: ComparisonSettings) -> VariantSetup:
     scenario = shared.scenario
     target = own.target or (f"launch:{own.name}",)
-    asked = {"target": target} | ({"endpoint": scenario.endpoint} if "endpoint" in scenario.model_fields_set else {})
+    asked: dict[str, str | tuple[str, ...]] = {"target": target}
+    asked |= {"endpoint": scenario.endpoint} if "endpoint" in scenario.model_fields_set else {}
+    asked |= {} if own.routing is None else {"routing": own.routing}
     where = validated(Scenario, asked, f"variant {own.name}", option=False)  # the URL's path may name the API
     mine = scenario.model_copy(
         update={
             "target": target,
             "endpoint": where.endpoint,
+            "routing": where.routing,
             "model": own.model or scenario.model,
             "ready_timeout": scenario.ready_timeout if own.ready_timeout is None else own.ready_timeout,
             "rate": _times(scenario.rate, own.gpus) if settings.per_gpu and own.gpus > 1 else scenario.rate,

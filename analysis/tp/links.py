@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from analysis.replicas import IMBALANCE
 from analysis.tp.against import Expected, compare
 from analysis.tp.cost import collectives_per_step
 from analysis.tp.types import Facts, Link
@@ -18,7 +19,6 @@ __all__ = ["gemms", "in_app", "load", "microbenchmark", "path", "shapes", "token
 IN_APP_LIMIT: Final = 1.5  # all-reduce in the server / of the microbenchmark
 NARROW_LIMIT: Final = 1.25  # projections on p ranks / (projections on one / p)
 QUEUE_SHARE: Final = 0.5  # of TTFT
-IMBALANCE: Final = 0.1  # of a replica's requests from the mean
 _THROUGH_HOST: Final = {"PHB": "a PCIe host bridge", "NODE": "host bridges of a node", "SYS": "the link of the sockets"}
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from loadgen.common import defaults
 from loadgen.scenario.groups.target import SECRET
 from loadgen.scenario.option import Settings, Written, setting
 from loadgen.scenario.settings import SecondsOrZero, Share, Text, Texts
+from loadgen.send.routing import Routing
 
 __all__ = ["ComparisonSettings", "VariantSettings", "parse_variant"]
 
@@ -29,7 +30,7 @@ class VariantSettings(Settings):
     target: Texts = ()
     gpus: Annotated[int, Field(ge=1, le=100_000)] = 1
     model: str | None = None
-    routing: Literal["round-robin", "random", "least-in-flight"] | None = None
+    routing: Routing | None = None
     launch: str | None = None  # the command that starts the server, with {port}; no shell runs it
     env: Mapping[str, str] = Field(default_factory=dict)  # added to this process's environment for it
     cwd: str | None = None

@@ -41,7 +41,7 @@ def gate_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Test one rate and nothing else: exit with 0 if R fresh runs keep the SLO, with 1 at the first that stands."""
+    """Test one rate and nothing else, with an exit code for CI."""
     began_s = time.monotonic()
     given = overrides if rate is None else overrides.and_(rate=rate)
     if resume is not None and (scenario is not None or out is not None):

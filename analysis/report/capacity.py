@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from analysis.diagnose import diagnose, in_lines
+from analysis.replicas import pooled
 from analysis.report.buckets import Bucket
 from analysis.report.cause import cause, missed_by
 from analysis.report.types import AdditionalStatistics, CapacityAnswer, Conditions, Proof, RateRow, RunRow, Span
@@ -101,6 +102,7 @@ def _rates(
                     for metric in (*LATENCIES, "send_lag_s")
                 },
                 buckets=tuple(buckets(verdict.keys)),
+                balance=pooled([run.balance for run in valid if run.balance is not None]),
             )
         )
     return tuple(rows)

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.compare.types import Comparison
+from analysis.report.balance import balance_table
 from analysis.report.compared import comparison_sentences, comparison_tables, verdict_lines
 from analysis.report.server import server_table
 from analysis.report.tables import (
@@ -55,7 +56,8 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server reported, and the verdict on stdout, from its ledger line."""
     verdict = line.verdict
     server = server_table(verdict)
-    print_tables(run_table(verdict), *([] if server is None else [server]))
+    balance = [] if verdict.balance is None else [balance_table(verdict.balance)]
+    print_tables(run_table(verdict), *balance, *([] if server is None else [server]))
     print_lines(*run_sentences(verdict, slo))
     if line.not_measured:
         print_lines(f"not measured: {'; '.join(line.not_measured)}")

@@ -96,11 +96,10 @@ def _load(directory: Path) -> Load:
         raise UsageError(f"--results {directory}: no valid run in it yet")
     failed = [line for line in lines if line.verdict.status == "FAIL"]
     line = min(failed, key=lambda one: one.verdict.rate) if failed else max(lines, key=lambda one: one.verdict.rate)
-    targets = measured.requests(run=line.run.key, columns=["target"])["target"]
-    counts = targets[targets >= 0].value_counts().sort_index()
+    balance = line.verdict.balance
     return Load(
         rate=line.verdict.rate,
         server=line.verdict.server,
         ttft_s=line.verdict.summary.get("ttft_from_sent_s", {}).get("mean"),
-        by_replica=tuple(int(count) for count in counts),
+        by_replica=() if balance is None else tuple(row.requests for row in balance.replicas),
     )

@@ -117,6 +117,11 @@ class Experiment:
         """A row for each sealed run, in order: its key, rate, seed, verdict, what it saw, and its percentiles."""
         return frames.runs(self.directory)
 
+    @cached_property
+    def replicas(self) -> pd.DataFrame:
+        """A row for each sealed run and URL of its target, where it has several: requests, attainment, in flight."""
+        return frames.replicas(self.directory)
+
     def requests(
         self,
         *,

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -167,13 +167,22 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # nothing more can be said on it, not even by the interpreter's last flush
-        with suppress(OSError, io.UnsupportedOperation):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
-            return code or _PIPE_CLOSED
-        return code or _complain(f"the output cannot be written: {error.strerror}", UsageError.exit_code)
+            code = code or _PIPE_CLOSED
+        else:
+            code = code or _complain(f"the output cannot be written: {error.strerror}", UsageError.exit_code)
+    try:
+        sys.stderr.flush()
+    except OSError:  # a reader of the progress that left changes no result
+        _discard(sys.stderr)
     return code
+
+
+def _discard(stream: TextIO) -> None:
+    """Nothing more can be written to it: not even the interpreter's last flush may fail."""
+    with suppress(OSError, io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _complain(text: str, code: int) -> int:

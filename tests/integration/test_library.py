@@ -27,7 +27,8 @@ NAMES = {
     # what was measured
     "load", "Experiment", "LedgerLine", "ReplayedRun",
     # gates
-    "gate", "gate_sync", "prepare_gate",
+    "gate", "gate_sync", "prepare_gate", "prepare_gate_against", "resumed_gate", "GateSetup", "forecast_gate",
+    "GateForecast",
     # comparisons
     "compare", "compare_sync", "Compared", "load_compared", "load_comparison", "prepare_comparison", "ComparisonSetup",
     "ComparisonSettings", "resumed_comparison", "rehearse_comparison", "ComparisonRehearsal", "forecast_comparison",

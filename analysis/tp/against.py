@@ -25,7 +25,7 @@ _BUCKETS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 1638
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """L, H and e_a of the model that was profiled, and why its config.json rules the model out; `None`: not compared."""
+    """L, H and e_a of the profiled model, and why its config.json rules the model out; a `None` is not compared."""
 
     layers: int | None = None
     hidden: int | None = None

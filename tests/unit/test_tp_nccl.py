@@ -132,7 +132,7 @@ def test_what_no_collective_takes_is_no_row(number: str, cell: str) -> None:
 
 
 def test_a_file_of_many_rows_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.tp.nccl._MOST_ROWS", 2)
+    monkeypatch.setattr("analysis.tp.nccl.MOST_ROWS", 2)
     with pytest.raises(BadNccl, match="line 15: more than 2 rows: pass the output of one run"):
         read_nccl(ROOT.splitlines())
 

@@ -16,7 +16,14 @@ from itertools import combinations
 from analysis.compare.decision import costs, decide
 from analysis.compare.frontier import envelope, frontier
 from analysis.compare.lone import meets
-from analysis.compare.pairs import EXPLORATORY, compare_capacities, holm_adjusted, paired, primary_verdict
+from analysis.compare.pairs import (
+    EXPLORATORY,
+    at_larger_rate,
+    compare_capacities,
+    holm_adjusted,
+    paired,
+    primary_verdict,
+)
 from analysis.compare.types import (
     NAMES,
     OWN,
@@ -75,7 +82,13 @@ def compared(
     labels = tuple(dict.fromkeys(run.label for run in runs))
     primary_labels = {OWN, TUNED} & set(labels) or (set(labels) if len(labels) == 1 else set())
     primary = tuple(
-        _judged(paired(a, b, "g_card"), declared, outcome, {one.variant: one for one in capacities})
+        _judged(
+            paired(a, b, "g_card"),
+            at_larger_rate(runs, a, b) if outcome == "COMPLETE" else (),
+            declared,
+            outcome,
+            {one.variant: one for one in capacities},
+        )
         for label in labels
         if label in primary_labels
         for a, b in _pairs(runs, label, specs)
@@ -133,11 +146,13 @@ def _pairs(
 
 def _judged(
     difference: PairedDifference,
+    same_rate: tuple[PairedDifference, ...],
     declared: Declared,
     outcome: ComparisonOutcome,
     capacities: Mapping[str, CapacityPerGpu],
 ) -> PrimaryVerdict:
-    d, verdict = difference, primary_verdict(difference, indifference=declared.indifference)
+    d = difference
+    verdict = primary_verdict(d, indifference=declared.indifference, same_rate=same_rate)
     if outcome != "COMPLETE" or d.n < declared.replicates:
         return replace(
             verdict,

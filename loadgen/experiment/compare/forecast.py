@@ -87,14 +87,16 @@ def forecast_comparison(setup: ComparisonSetup) -> ComparisonForecast:
         plan = setup.plan(middle)
         points = [point.label for point in plan.points if point.label in (OWN, TUNED)]
         listed = setup.settings.paired_rate is not None
-        points += ["the smallest λ* of all", *(["the listed rates"] if listed else [])]
+        points += ["the larger λ* of every two", "the smallest λ* of all", *(["the listed rates"] if listed else [])]
     else:
         plan = setup.plan({})
         points = [point.label for point in plan.points]
     jobs = [(job.variant, job.rate) for job in plan.jobs()]
     if setup.searches and all(point.label in (OWN, TUNED) for point in plan.points):
-        # all at the smallest λ*: every variant but the one that it belongs to
-        jobs += [(one.name, _middle(one)) for one in setup.variants[1:] for _ in setup.seeds]
+        # in order of λ*: each at all larger ones, and all at the smallest
+        last = len(setup.variants) - 1
+        for place, one in enumerate(setup.variants):
+            jobs += [(one.name, _middle(one)) for _ in range(last - place + (place > 0)) for _ in setup.seeds]
     return ComparisonForecast(
         setup=setup,
         searches=tuple(parts) if setup.searches else (),

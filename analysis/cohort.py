@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Final
 
@@ -19,6 +20,7 @@ __all__ = [
     "mask",
     "mean_age_s",
     "nearest_rank",
+    "percentiles",
     "realised_rate",
     "sent_rate",
 ]
@@ -72,6 +74,15 @@ def describe(values: Floats, ok: Bools) -> dict[str, float]:
             found |= {name + suffix: nearest_rank(among, p) for name, p in PERCENTILES.items()}
             found |= {f"max{suffix}": float(among[-1]), f"mean{suffix}": float(among.mean())}
     return found
+
+
+def percentiles(values: Floats, ok: Bools) -> dict[str, float | None]:
+    """The percentiles of `describe` alone; `None` is a failure's infinity, which JSON cannot hold."""
+    return {
+        name: value if math.isfinite(value) else None
+        for name, value in describe(values, ok).items()
+        if name.removesuffix("_all") in PERCENTILES
+    }
 
 
 def mean_age_s(residences_s: Floats) -> float:

@@ -15,11 +15,13 @@ from typing import Annotated, Any, Literal
 from analysis.slo import Slo
 
 __all__ = [
+    "Balance",
     "Blame",
     "Criteria",
     "Finding",
     "JsonFloat",
     "RateVerdict",
+    "Replica",
     "RunFacts",
     "RunVerdict",
     "SenderFacts",
@@ -99,6 +101,8 @@ class SenderFacts:
     clock_ratio_error: float = 0.0  # |MONOTONIC / MONOTONIC_RAW - 1|
     wall_step_s: float = 0.0
     connections_refused: str = ""  # how the operating system came to give the client no more connections, in words
+    urls: tuple[str, ...] = ()  # of a target of several, in the order of the column `target`
+    routing: str = ""  # how requests were spread over those
     target_died: bool = False  # connections broke with requests in flight, and new ones were refused
 
 
@@ -126,6 +130,37 @@ class RunFacts:
     def target_died(self) -> bool:
         """Whether the target died under the load, as the sender saw it or as it was found afterwards."""
         return self.sender.target_died or self.target.died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What one URL of a target had of a run, or of the runs at a rate (see `analysis.replicas`); latencies in s.
+
+    Each metric has `p50`, `p95`, `p99` over ok requests and, with suffix `_all`, over all, where `None` is a failure's
+    infinity.
+    """
+
+    url: str
+    requests: int  # of the cohort
+    share: float  # of the requests of all replicas
+    attainment: float | None  # None: it had no request
+    errors: int
+    in_flight_mean: float  # over time
+    in_flight_max: int
+    ttft_s: Mapping[str, float | None]
+    tpot_s: Mapping[str, float | None]
+    e2e_s: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """How the load fell on the URLs of a target. An imbalance is the largest replica over the mean; `None`: no load."""
+
+    routing: str
+    replicas: tuple[Replica, ...]  # in the order of the column `target`
+    attainment_is_bound: bool
+    request_imbalance: float | None
+    in_flight_imbalance: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +193,7 @@ class RunVerdict:
     summary: Mapping[str, Mapping[str, JsonFloat]] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the cohort
     server: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # ServerView.metrics, where it was scraped
+    balance: Balance | None = None  # of a target of several URLs
 
     @property
     def blame(self) -> Blame | None:

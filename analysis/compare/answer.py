@@ -1,8 +1,9 @@
 """The answer of a comparison, from its searches and the runs of its paired phase (method, section 8).
 
-Every two compared variants get a verdict on the primary endpoint, G_card at the λ* of each; and a second one of the
-best alternative of each, where there are some. Where rates were listed there is no λ*: a single one is the primary
-point, of several all are exploratory. A verdict needs all pairs that were declared.
+Every two compared variants get a verdict on the primary endpoint, G_card at the λ* of each, which must not be
+contradicted at the larger of both; and a second one of the best alternative of each, where there are some. Where rates
+were listed there is no λ*: a single one is the primary point, of several all are exploratory. A verdict needs all pairs
+that were declared.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def _judged(
             winner="cannot tell",
             replicates_needed=None,
             words=f"cannot tell: {d.n} of {declared.replicates} declared pairs of {d.a} and {d.b} are there "
-            f"({outcome}), and a verdict needs all of them; so far {NAMES[d.endpoint]} differs by {d.mean:+.2%}.",
+            f"({outcome}), and a verdict needs all of them; so far {NAMES[d.endpoint]} differs by {d.mean:+.2%} "
+            "of their mean.",
         )
     if d.label not in (OWN, TUNED):
         return verdict
@@ -169,7 +171,13 @@ def _judged(
     below = [name for name, end in ends.items() if end == "BELOW_RANGE" and (not winner or name == winner)]
     # what it shows at the end of the range bounds it from one side only
     if not above and not below:
-        return verdict
+        open_ends = {"ABOVE_RANGE": ("above", "highest"), "BELOW_RANGE": ("below", "lowest")}
+        caveats = [(name, *open_ends[end]) for name, end in ends.items() if end in open_ends]
+        said = "".join(
+            f" The λ* of {name} lies {side} the rates that were offered; it ran at the {end} of them."
+            for name, side, end in caveats
+        )
+        return replace(verdict, words=verdict.words + said)
     where = [f"the λ* of {name} lies above the rates that were offered" for name in above]
     where += [f"the λ* of {name} lies below the rates that were offered" for name in below]
     return replace(
@@ -177,7 +185,8 @@ def _judged(
         winner="cannot tell",
         replicates_needed=None,
         words=f"cannot tell: {' and '.join(where)}, so {NAMES[d.endpoint]} at the λ* of each is not known; widen "
-        f"--rate. At the end of the range it differs by {d.mean:+.2%} (n = {d.n}).",
+        f"--rate. At the end of the range it differs by {d.mean:+.2%} of their mean "
+        f"(n = {d.n}).",
     )
 
 

@@ -103,7 +103,7 @@ def _deserves(
     d, sign = found.difference, 1 if found.a == one.name else -1
     ends = "" if d.lo is None or d.hi is None else f", 95 % interval {min(sign * d.lo, sign * d.hi):+.2%} to "
     ends += "" if d.lo is None or d.hi is None else f"{max(sign * d.lo, sign * d.hi):+.2%}"
-    numbers = f"its G_card differs by {sign * d.mean:+.2%} from that of {against}{ends} (n = {d.n})"
+    numbers = f"its G_card differs from that of {against} by {sign * d.mean:+.2%} of their mean{ends} (n = {d.n})"
     winner = {"A": found.a, "B": found.b}.get(found.winner)
     if winner == one.name:
         yield f"{name} is deserved: {numbers}."

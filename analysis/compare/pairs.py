@@ -177,6 +177,7 @@ def primary_verdict(
             needed = _replicates_needed(d, zone)
             more = f"; about {needed} replicates would do if the difference is {d.mean:+.2%}" if needed else ""
             winner, why = "cannot tell", f"{interval} reaches across an edge of ±{100 * zone:.3g} %{more}"
+    share = " of their mean" if d.scale == "relative" else ""
     better = {"A": f"{d.a} is better than {d.b}", "B": f"{d.b} is better than {d.a}"}.get(winner, winner)
     return PrimaryVerdict(
         a=d.a,
@@ -186,7 +187,8 @@ def primary_verdict(
         difference=d,
         same_rate=tuple(same_rate),
         replicates_needed=needed,
-        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%} (n = {d.n}); {why}.",
+        words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%}{share} (n = {d.n}); "
+        f"{why}.",
     )
 
 
@@ -211,7 +213,10 @@ def _there(same_rate: Sequence[PairedDifference]) -> str:
     if not same_rate:
         return ""
     said = (
-        f"{NAMES[d.endpoint]} {'is bit-identical' if d.identical else f'differs by {d.mean:+.2%}'}"
+        f"{NAMES[d.endpoint]} is the same"
+        if not any(d.values)
+        else f"{NAMES[d.endpoint]} differs by "
+        + (f"{100 * d.mean:+.2f} points" if d.scale == "points" else f"{d.mean:+.2%}")
         + ("" if d.p_holm is None else f" (p = {d.p_holm:.2g})")
         for d in same_rate
     )

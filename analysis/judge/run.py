@@ -20,6 +20,7 @@ from analysis.cohort import cohort_of, describe, realised_rate, sent_rate
 from analysis.indicator import attains, joint, misses_allowed, misses_by_bound, tpot_undefined
 from analysis.judge.text import error_text, named, rise_text, share
 from analysis.records import NS_PER_S, Bools, Floats, derive, numbers, outcome_is
+from analysis.replicas import balance_of
 from analysis.schema import ERRORS
 from analysis.server_metrics.crosscheck import server_findings
 from analysis.server_metrics.types import ServerView
@@ -97,6 +98,7 @@ def judge_run(
         summary=_summary(cohort),
         outcomes={str(name): int(count) for name, count in cohort["outcome"].value_counts().items()},
         server={} if server is None else server.metrics,
+        balance=balance_of(requests, sender, criteria.slo),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.cohort import describe, nearest_rank
+from analysis.cohort import nearest_rank, percentiles
 from analysis.indicator import joint
 from analysis.records import Ints, numbers, outcome_is
 from analysis.slo import Slo
@@ -59,9 +58,6 @@ def by_length(
     for row, column in sorted(set(zip(rows.tolist(), columns.tolist(), strict=True))):
         among = (rows == row) & (columns == column)
         n = int(np.count_nonzero(among))
-        described = {
-            metric: describe(cohort[metric].to_numpy(dtype=np.float64)[among], ok[among]) for metric in METRICS
-        }
         found.append(
             Bucket(
                 input_tokens=(int(inputs[among].min()), int(inputs[among].max())),
@@ -70,12 +66,8 @@ def by_length(
                 ok=int(np.count_nonzero(ok[among])),
                 attainment=int(np.count_nonzero(good[among])) / n,
                 **{
-                    metric: {
-                        key: float(value) if math.isfinite(value) else None
-                        for key, value in statistics.items()
-                        if key.startswith("p")
-                    }
-                    for metric, statistics in described.items()
+                    metric: percentiles(cohort[metric].to_numpy(dtype=np.float64)[among], ok[among])
+                    for metric in METRICS
                 },
             )
         )

@@ -67,7 +67,8 @@ def comparison_sentences(answer: Comparison) -> list[str]:
     lines.append(
         f"SLO {first.slo} for {first.attain_text} of requests; {answer.replicates} replicates, {how}; zone of "
         f"indifference ±{100 * answer.indifference:.3g} %. "
-        "G_card is output tokens of joint-good requests per second and GPU."
+        "G_card is output tokens of joint-good requests per second and GPU; relative differences are shares of the "
+        "mean of both variants."
     )
     if answer.runs:
         lines.append(

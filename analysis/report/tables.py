@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.replicas import imbalance_text, notable
 from analysis.report.capacity import LATENCIES, PERCENTILES
 from analysis.report.cause import cause
 from analysis.report.types import CapacityAnswer, Conditions, RateRow
@@ -18,6 +19,8 @@ __all__ = [
     "bucket_table",
     "failures",
     "latency_table",
+    "ms",
+    "percent",
     "run_sentences",
     "run_table",
     "sentences",
@@ -60,7 +63,7 @@ def _verdict_row(row: RateRow, confirmed: bool) -> tuple[str, ...]:
         _rate(row.rate),
         realised if realised == sent else f"{realised} / {sent}",
         runs,
-        "–" if row.attainment is None else f"{bound}{_span(row.attainment, _percent)}%",
+        "–" if row.attainment is None else f"{bound}{_span(row.attainment, percent)}%",
         "–" if row.goodput is None else f"{row.goodput[0]:.3g}",
         "–" if row.token_goodput is None else f"{row.token_goodput[0]:.0f}",
         str(row.errors),
@@ -94,7 +97,7 @@ def bucket_table(answer: CapacityAnswer) -> Table:
     rows = []
     for row, confirmed in _all_rates(answer):
         for bucket in row.buckets:
-            cells = (_ms(found.get("p95")) for found in (bucket.ttft_s, bucket.tpot_s, bucket.e2e_s))
+            cells = (ms(found.get("p95")) for found in (bucket.ttft_s, bucket.tpot_s, bucket.e2e_s))
             label = f"in {_tokens(bucket.input_tokens)}, out {_tokens(bucket.output_tokens)}"
             rows.append(
                 (_rate(row.rate), label, str(bucket.n), f"{bucket.attainment:.2%}", *cells, _check(row, confirmed))
@@ -111,8 +114,8 @@ def run_table(run: RunVerdict) -> Table:
     rows = []
     for metric in (*LATENCIES, "send_lag_s"):
         found = run.summary.get(metric, {})
-        ok = (_ms(found.get(name)) for name in (*PERCENTILES, "max"))
-        every = (_ms(found.get(f"{name}_all")) for name in PERCENTILES)
+        ok = (ms(found.get(name)) for name in (*PERCENTILES, "max"))
+        every = (ms(found.get(f"{name}_all")) for name in PERCENTILES)
         rows.append((_NAMES.get(metric, "send lag"), *ok, *every))
     columns = ("metric", *PERCENTILES, "max", *(f"{name} all" for name in PERCENTILES))
     return Table(title="Latencies, ms", columns=columns, rows=tuple(rows))
@@ -134,6 +137,7 @@ def run_sentences(run: RunVerdict, slo: Slo | None = None) -> list[str]:
         verdict,
         *why,
         *_served(run),
+        *([] if run.balance is None else [f"replicas, {imbalance_text(run.balance)}"]),
         *(f"{finding.severity} ({finding.blame}): {finding.text}" for finding in run.findings),
     ]
 
@@ -146,11 +150,15 @@ def _served(run: RunVerdict) -> list[str]:
 
 def sentences(answer: CapacityAnswer) -> list[str]:
     """What was found, what it proves, under which conditions, and what stands beside it."""
+    required = answer.requirement
+    alone = required is not None and len(_all_rates(answer)) <= 1  # which says all that the headline would
     return [
-        _headline(answer),
+        *([LATE_CLIENT] if alone and answer.outcome == "CLIENT_LIMITED" else []),
+        *([] if alone else [_headline(answer)]),
         *failures(answer),
         *_diagnosis(answer),
-        *_proof(answer),
+        *_uneven(answer),
+        *([] if alone and required is not None and required.verdict == "KEPT" else _proof(answer)),
         _conditions(answer.conditions),
         *_beside(answer),
         *answer.notes,
@@ -197,6 +205,13 @@ def _diagnosis(answer: CapacityAnswer) -> list[str]:
     return [f"Diagnosis of {_rate(failing)} requests/s:", *(f"  {step}" for step in answer.diagnosis.split("\n"))]
 
 
+def _uneven(answer: CapacityAnswer) -> list[str]:
+    """One line a rate at which a replica had notably more than the others; of its fresh runs where there are any."""
+    balances = {row.rate: row.balance for row in (*answer.rates, *answer.proofs) if row.balance is not None}
+    uneven = [(rate, balance) for rate, balance in sorted(balances.items()) if notable(balance)]
+    return [f"Uneven replicas at {_rate(rate)} requests/s, {imbalance_text(balance)}." for rate, balance in uneven]
+
+
 def _proof(answer: CapacityAnswer) -> list[str]:
     passes, bound = answer.proof.passes, answer.proof.pass_share_lower_bound
     if not passes or bound is None or _word(answer.conditions) != "run":
@@ -208,7 +223,8 @@ def _proof(answer: CapacityAnswer) -> list[str]:
 
 
 def _conditions(conditions: Conditions) -> str:
-    target = conditions.target + (" (SIMULATED, no real server)" if conditions.simulated else "")
+    target = conditions.target + (f" (routing {conditions.routing})" if conditions.routing else "")
+    target += " (SIMULATED, no real server)" if conditions.simulated else ""
     window_s, word = conditions.window_s, _word(conditions)
     measured = f"{conditions.cohort} requests" if window_s is None else format_duration(window_s)
     return (
@@ -255,8 +271,8 @@ def _rate(rate: float | None) -> str:
     return f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
 
 
-def _percent(share: float) -> str:
-    # rounded down: 94.998 % beside FAIL must not read as the 95 % that were asked
+def percent(share: float) -> str:
+    """A share in percent, rounded down: 94.998 % beside FAIL must not read as the 95 % that were asked."""
     return "100" if share == 1 else f"{math.floor(10_000 * share + 1e-9) / 100:.2f}"
 
 
@@ -267,7 +283,8 @@ def _span(span: Sequence[float] | None, form: Callable[[float], str]) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def _ms(seconds: float | None) -> str:
+def ms(seconds: float | None) -> str:
+    """A latency in ms; "–" of nothing."""
     if seconds is None or seconds != seconds:
         return "–"
     if seconds == float("inf"):
@@ -276,7 +293,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _percentiles(found: Mapping[str, float | None]) -> str:
-    return "/".join(_ms(found[p]) for p in PERCENTILES)
+    return "/".join(ms(found[p]) for p in PERCENTILES)
 
 
 def _tokens(edges: Sequence[float]) -> str:

@@ -9,9 +9,9 @@ from typing import Literal
 from analysis.report.buckets import Bucket
 from analysis.schema import ANSWER_VERSION
 from analysis.search import Kind, OutcomeName, Support
-from analysis.verdict import Finding, JsonFloat, Status
+from analysis.verdict import Balance, Finding, JsonFloat, Status
 
-__all__ = ["AdditionalStatistics", "CapacityAnswer", "Conditions", "Proof", "RateRow", "RunRow", "Span"]
+__all__ = ["AdditionalStatistics", "CapacityAnswer", "Conditions", "Proof", "RateRow", "Requirement", "RunRow", "Span"]
 
 Span = tuple[float, float]  # smallest, largest
 
@@ -44,6 +44,7 @@ class Conditions:
     cache: str
     max_concurrency: int | None
     scenario_sha256: str
+    routing: str | None = None  # how requests are spread over the URLs; None: there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class RateRow:
     token_goodput: Span | None
     worst: Mapping[str, Mapping[str, JsonFloat | None]]  # s: metric -> percentile
     buckets: tuple[Bucket, ...]
+    balance: Balance | None = None  # of a target of several URLs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,15 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """Whether a required rate (requests/s) was proved, refuted by a failure that stands, or neither."""
+
+    rate: float
+    verdict: Literal["KEPT", "BROKEN", "CANNOT_TELL"]
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer:
     """The answer of a sweep. Rates in requests/s; `bracket`: the largest that passed, the smallest that failed."""
 
@@ -137,3 +148,4 @@ class CapacityAnswer:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     runs: tuple[RunRow, ...]
+    requirement: Requirement | None = None

@@ -8,8 +8,10 @@ screening model of an all-reduce stands in until measured collective times repla
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 __all__ = [
+    "AllReduce",
     "Fabric",
     "Shape",
     "attention_products",
@@ -32,6 +34,12 @@ class Shape:
     head_size: int
     vocab: int = 0  # 0: embedding and output matrices are left out
     activation_bytes: int = 2  # e_a
+    mlp_matrices: int = 3  # gate, up and down; 2 for an MLP without a gate
+
+    @property
+    def query_width(self) -> int:
+        """Elements of one layer's queries per token: H, unless heads have a size of their own."""
+        return self.heads * self.head_size
 
     @property
     def kv_width(self) -> int:
@@ -39,12 +47,12 @@ class Shape:
         return self.kv_heads * self.head_size
 
     def attention_flops(self, tokens: int) -> int:
-        """F_attn = 4T(H² + H·H_KV): the four attention projections of one layer."""
-        return 4 * tokens * (self.hidden**2 + self.hidden * self.kv_width)
+        """F_attn = 4T(H·H_Q + H·H_KV): the four attention projections of one layer; H_Q is H in most models."""
+        return 4 * tokens * self.hidden * (self.query_width + self.kv_width)
 
     def mlp_flops(self, tokens: int) -> int:
-        """F_mlp = 6THI: gate, up and down projection of one layer."""
-        return 6 * tokens * self.hidden * self.mlp
+        """F_mlp = 6THI: gate, up and down projection of one layer; 4THI without a gate."""
+        return 2 * self.mlp_matrices * tokens * self.hidden * self.mlp
 
     def projection_flops(self, tokens: int) -> int:
         """F_proj = F_attn + F_mlp of one layer."""
@@ -67,6 +75,13 @@ class Shape:
     def traffic_bytes(self, tokens: int, ranks: int) -> float:
         """V_step = 4L·(p−1)/p·T·H·e_a: per-rank bus traffic of a step (two all-reduces a layer)."""
         return collectives_per_step(self.layers) * all_reduce_traffic_bytes(self.payload_bytes(tokens), ranks)
+
+
+class AllReduce(Protocol):
+    """What tells the time of an all-reduce."""
+
+    def all_reduce_s(self, payload_bytes: float, ranks: int) -> float:
+        """τ_AR(S, p), seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +110,7 @@ def all_reduce_traffic_bytes(payload_bytes: float, ranks: int) -> float:
 
 def step_s(
     shape: Shape,
-    fabric: Fabric,
+    fabric: AllReduce,
     *,
     tokens: int,
     ranks: int,

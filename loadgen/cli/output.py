@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.compare.types import Comparison
+from analysis.report.balance import balance_table
 from analysis.report.compared import comparison_sentences, comparison_tables, verdict_lines
 from analysis.report.server import server_table
 from analysis.report.tables import (
@@ -38,8 +39,10 @@ _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 
 def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
-    """The tables and sentences of a sweep on stdout."""
-    if answer.rates:
+    """The tables and sentences of a sweep on stdout, after the verdict on a required rate."""
+    if answer.requirement is not None:
+        print_lines(answer.requirement.words)
+    if answer.rates or answer.proofs:
         print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
 
@@ -55,7 +58,8 @@ def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:
     """One run's latencies, what the server reported, and the verdict on stdout, from its ledger line."""
     verdict = line.verdict
     server = server_table(verdict)
-    print_tables(run_table(verdict), *([] if server is None else [server]))
+    balance = [] if verdict.balance is None else [balance_table(verdict.balance)]
+    print_tables(run_table(verdict), *balance, *([] if server is None else [server]))
     print_lines(*run_sentences(verdict, slo))
     if line.not_measured:
         print_lines(f"not measured: {'; '.join(line.not_measured)}")

@@ -8,12 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from analysis.tp.chain import Facts, Link, Load, Microbenchmark, explain, verdict
-from analysis.tp.microbenchmark import BadMicrobenchmark, read_microbenchmark
+from analysis.tp.chain import Facts, Link, Load, explain, verdict
 from analysis.tp.path import BadTopology, NcclLog, Topology, read_nccl_log, read_topology
 from loadgen import load
 from loadgen.cli.options import Json
 from loadgen.cli.output import print_json, print_lines
+from loadgen.cli.tpnccl import measured_times
 from loadgen.cli.tpprofile import Config, read_config, read_profile, read_token_times
 from loadgen.common.errors import UsageError
 
@@ -55,7 +55,7 @@ def diagnose_command(
             shape=shape,
             topology=None if topo is None else _topology(topo),
             log=None if nccl_log is None else _nccl_log(nccl_log),
-            nccl=None if nccl is None else _microbenchmark(nccl),
+            nccl=None if nccl is None else measured_times("--nccl", nccl),
             profile=None if profile is None else read_profile(profile, shape),
             alone=None if a_from is None else read_token_times(a_from),
             load=None if results is None else _load(results),
@@ -83,14 +83,6 @@ def _nccl_log(path: Path) -> NcclLog:
         raise _fault("--nccl-log", path, error) from None
 
 
-def _microbenchmark(path: Path) -> Microbenchmark:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            return read_microbenchmark(lines)
-    except (OSError, BadMicrobenchmark) as error:
-        raise _fault("--nccl", path, error) from None
-
-
 def _fault(option: str, path: Path, error: Exception) -> UsageError:
     what = error.strerror if isinstance(error, OSError) else str(error)
     return UsageError(f"{option} {path}: {what}")
@@ -104,11 +96,10 @@ def _load(directory: Path) -> Load:
         raise UsageError(f"--results {directory}: no valid run in it yet")
     failed = [line for line in lines if line.verdict.status == "FAIL"]
     line = min(failed, key=lambda one: one.verdict.rate) if failed else max(lines, key=lambda one: one.verdict.rate)
-    targets = measured.requests(run=line.run.key, columns=["target"])["target"]
-    counts = targets[targets >= 0].value_counts().sort_index()
+    balance = line.verdict.balance
     return Load(
         rate=line.verdict.rate,
         server=line.verdict.server,
         ttft_s=line.verdict.summary.get("ttft_from_sent_s", {}).get("mean"),
-        by_replica=tuple(int(count) for count in counts),
+        by_replica=() if balance is None else tuple(row.requests for row in balance.replicas),
     )

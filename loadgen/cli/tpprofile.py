@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -11,7 +12,7 @@ import typer
 from analysis.report.tables import Table
 from analysis.tp.against import Comparison, Expected, compare, token_times
 from analysis.tp.chrome import Malformed
-from analysis.tp.config import BadConfig, element_bytes, shape_of_config
+from analysis.tp.config import BadConfig, Model, element_bytes, model_of_config
 from analysis.tp.cost import Shape
 from analysis.tp.kineto import read_kineto
 from analysis.tp.profile import Profile, summarise
@@ -20,17 +21,20 @@ from analysis.units import format_duration
 from loadgen.cli.options import Json
 from loadgen.cli.output import print_json, print_lines, print_tables
 from loadgen.common.documents import read
-from loadgen.common.errors import UsageError
+from loadgen.common.errors import ResultsError, UsageError
 from traces.errors import TraceError
 from traces.source import open_source
 
-__all__ = ["PROFILE", "profile_command", "read_config", "read_profile", "read_token_times"]
+__all__ = ["PROFILE", "profile_command", "read_config", "read_model", "read_profile", "read_token_times"]
 
 PROFILE: Final = "Example: loadgen tp profile rank0.pt.trace.json.gz --config config.json"
+_MAX_CONFIG_BYTES: Final = 16 << 20
 _SHOWN: Final = 12  # rows of a table
+_MOST_TOKENS: Final = 1 << 32  # of a step
+_LONGEST_S: Final = 1e6  # of a step
 
-Layers = Annotated[int | None, typer.Option(min=1, help="L, if there is no --config.", show_default=False)]
-Hidden = Annotated[int | None, typer.Option(min=1, help="H, if there is no --config.", show_default=False)]
+Layers = Annotated[int | None, typer.Option(min=1, help="L, over that of --config.", show_default=False)]
+Hidden = Annotated[int | None, typer.Option(min=1, help="H, over that of --config.", show_default=False)]
 ActDtype = Annotated[
     str | None, typer.Option("--act-dtype", help="Type of activations, over that of --config.", show_default=False)
 ]
@@ -87,14 +91,20 @@ def profile_command(
         print_lines(f"a = t_proj,1/T = {times.per_token_s * 1e6:.4g} µs a token; --json writes it for tp plan --a-from")
 
 
-def read_config(path: Path) -> Shape:
-    """The model's shape. Raises `UsageError` in one line."""
+def read_model(path: Path) -> Model:
+    """The model of a config.json. Raises `UsageError` in one line."""
     try:
-        return shape_of_config(path.read_bytes())
+        with path.open("rb") as stream:
+            return model_of_config(stream.read(_MAX_CONFIG_BYTES))
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
     except BadConfig as error:
         raise UsageError(f"--config {path}: {error}") from None
+
+
+def read_config(path: Path) -> Shape:
+    """The model's shape. Raises `UsageError` in one line."""
+    return read_model(path).shape
 
 
 def read_profile(file: str, shape: Shape | None) -> Profile:
@@ -116,11 +126,19 @@ def read_profile(file: str, shape: Shape | None) -> Profile:
 
 def read_token_times(path: Path) -> TokenTimes:
     """t_proj,1 by T of a stored `tp profile --json`. Raises `UsageError` in one line."""
-    times = read(path, ProfileDocument).token_times
+    where = f"--a-from {path}"
+    try:
+        times = read(path, ProfileDocument).token_times
+    except ResultsError as error:
+        raise UsageError(f"{where}: pass what loadgen tp profile --json printed of a TP=1 trace ({error})") from None
     if times is None:
         raise UsageError(
-            f"{path}: no projection times in it: profile a TP=1 server, with shapes (record_shapes, eager)"
+            f"{where}: no projection times in it: profile a TP=1 server, with shapes (record_shapes, eager)"
         )
+    tokens = [one for one, _ in times.pairs]
+    plausible = all(0 < one <= _MOST_TOKENS and 0 < took <= _LONGEST_S for one, took in times.pairs)
+    if not tokens or not plausible or any(high <= low for low, high in pairwise(tokens)):
+        raise UsageError(f"{where}: token_times are not positive pairs of ascending T and seconds: profile again")
     return times
 
 

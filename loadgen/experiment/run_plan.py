@@ -48,6 +48,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
         pacing=_pacing(scenario),
+        routing=scenario.routing,
         prewarm=scenario.prewarm,
         slo=scenario.objective,
         events=scenario.kept_events,

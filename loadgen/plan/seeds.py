@@ -16,7 +16,7 @@ import numpy as np
 
 __all__ = ["SEED_BITS", "StreamName", "derive", "fresh_roots", "parse_seeds", "salt", "side_root", "stream"]
 
-StreamName = Literal["arrivals", "lengths", "content", "sampling", "order"]
+StreamName = Literal["arrivals", "lengths", "content", "sampling", "order", "routing"]
 SEED_BITS: Final = 48  # wide enough that two of a book's thousand derived seeds meet with odds of 1 to 10^8
 _MAX_SEED: Final = 2**63
 _MAX_LIST: Final = 10_000

@@ -81,6 +81,7 @@ def conditions(scenario: Scenario, spec: SearchSpec, experiment: Manifest) -> Co
         cache=scenario.cache,
         max_concurrency=scenario.max_concurrency,
         scenario_sha256=scenario.sha256,
+        routing=scenario.routing if len(scenario.target) > 1 else None,
     )
 
 
@@ -117,6 +118,7 @@ def assemble(
         buckets=buckets,
         notes=notes(scenario, experiment),
         slo=scenario.objective,
+        require=spec.require,
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from analysis.cohort import mask
 from analysis.report.types import CapacityAnswer
+from analysis.verdict import Balance
 from loadgen.common.errors import ResultsError
 from loadgen.results.events import read_events
 from loadgen.results.store import read_ledger
@@ -20,10 +21,11 @@ from loadgen.results.store import read_ledger
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["events", "rates", "requests", "runs"]
+__all__ = ["events", "rates", "replicas", "requests", "runs"]
 
 _RANGES: Final = ("realised_rate", "sent_rate", "attainment", "goodput", "token_goodput")
-_LEFT_OUT: Final = {"worst", "buckets", "missed_by", "floor", "check", *_RANGES}
+_LEFT_OUT: Final = {"worst", "buckets", "missed_by", "floor", "check", "balance", *_RANGES}
+_LATENCIES: Final = ("ttft_s", "tpot_s", "e2e_s")
 _OF_THE_RUN: Final = ("started", "seconds", "requests", "tokens")
 _SCALAR: Final = (str, bool, int, float, type(None))
 
@@ -55,6 +57,7 @@ def rates(answer: CapacityAnswer) -> pd.DataFrame:
                         for at, end in enumerate(("min", "max"))
                     },
                     **_percentiles(row.worst),
+                    **_imbalances(row.balance),
                 }
             )
     return pd.DataFrame(rows)
@@ -74,16 +77,35 @@ def runs(directory: Path) -> pd.DataFrame:
                 **{
                     name: value
                     for name in _names(verdict)
-                    if isinstance(value := getattr(verdict, name), _SCALAR) and name not in _names(asked)
+                    if isinstance(value := getattr(verdict, name), _SCALAR) and name not in (*_names(asked), "balance")
                 },
                 "reason": verdict.reason,
                 "blame": verdict.blame,
                 **_percentiles(verdict.summary),
+                **_imbalances(verdict.balance),
                 "warmup_ns": line.window.warmup_ns,
                 "window_ns": line.window.window_ns,
             }
         )
     return pd.DataFrame(rows, columns=None if rows else ["run", "variant", "rate"])
+
+
+def replicas(directory: Path) -> pd.DataFrame:
+    """A row for each run in the ledger and URL of its target; of a target of one URL none. Raises `ResultsError`."""
+    rows = []
+    for line in read_ledger(directory):
+        balance = line.verdict.balance
+        for number, replica in enumerate(() if balance is None else balance.replicas):
+            rows.append(
+                {
+                    "run": line.run.key,
+                    "rate": line.run.rate,
+                    "target": number,
+                    **{name: getattr(replica, name) for name in _names(replica) if name not in _LATENCIES},
+                    **_percentiles({name: getattr(replica, name) for name in _LATENCIES}),
+                }
+            )
+    return pd.DataFrame(rows, columns=None if rows else ["run", "rate", "target", "url"])
 
 
 def requests(directory: Path, chosen: pd.DataFrame, *, cohort: bool, columns: Sequence[str] | None) -> pd.DataFrame:
@@ -127,3 +149,10 @@ def _names(value: DataclassInstance) -> list[str]:
 def _percentiles(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
     """`ttft_s_p95` and the like; where most never came, the percentile is infinite."""
     return {f"{metric}_{name}": value for metric, values in summary.items() for name, value in values.items()}
+
+
+def _imbalances(balance: Balance | None) -> dict[str, float | None]:
+    """Columns that are there for a target of several URLs."""
+    if balance is None:
+        return {}
+    return {name: getattr(balance, name) for name in ("request_imbalance", "in_flight_imbalance")}

@@ -14,6 +14,7 @@ from analysis.verdict import SenderFacts
 from loadgen.common.members import JsonMembers
 from loadgen.common.tls import Tls
 from loadgen.send.pacing import OnSchedule, Pacing
+from loadgen.send.routing import Routing
 
 if TYPE_CHECKING:  # the metrics process, which comes by here, needs no pandas
     import pandas as pd
@@ -50,7 +51,7 @@ def sampled(index: Index) -> Any:
 class Endpoint:
     """Where requests go, and what each body's slot holds. `headers` may hold secrets: never logged or stored."""
 
-    urls: tuple[str, ...]  # base URLs (http, https, unix:/path.sock); request i goes to urls[i % len(urls)]
+    urls: tuple[str, ...]  # base URLs (http, https, unix:/path.sock); each request goes to one of them
     path: str  # e.g. /v1/completions
     model: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -74,6 +75,7 @@ class SendOptions:
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
     pacing: Pacing = field(default_factory=OnSchedule)  # when each request leaves
+    routing: Routing = "round-robin"  # which of several URLs it goes to
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
     events: Events = "all"  # whose token events are recorded: nobody's, one request's in 16, or everybody's

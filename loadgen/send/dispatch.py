@@ -28,7 +28,7 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 import numpy as np
 
-from analysis.schema import ERRORS
+from analysis.schema import ABSENT, ERRORS
 from loadgen.plan.types import NS, Int64s, RunPlan
 from loadgen.send.active import ActiveRequest, BodySource, Held, Transport
 from loadgen.send.api import LiveCounts, SendOptions
@@ -37,6 +37,7 @@ from loadgen.send.cohort import Cohort
 from loadgen.send.decide import LiveBounds
 from loadgen.send.openai import HttpEnd, outcome_of
 from loadgen.send.pacing import NEVER_NS, Departure, pacer_of, plain
+from loadgen.send.routing import router_of
 from loadgen.send.table import Tables
 
 __all__ = ["Dispatcher", "guarded"]
@@ -92,7 +93,8 @@ class Dispatcher:
         self._clock = clock
         self._options = options
         self.tables = tables
-        self._targets = targets
+        self._router = router_of(options.routing, targets=targets, requests=len(plan), root_seed=plan.root_seed)
+        self._unsent = 0 if targets == 1 else ABSENT  # the target of what never goes on the wire
         self._on_stopped = on_stopped
         self._forced = plan.format.stop == "forced"
         self._bounds = LiveBounds(options.slo)
@@ -186,6 +188,7 @@ class Dispatcher:
             return
         if self.stop_ns < 0:
             self._count_area(at_ns, -1)
+            self._router.left(active.target)
             self._leave_wire(1)
         self._conclude(active, end, at_ns, error)
         if self.stop_ns < 0 and self.cohort.over(self._clock.now_ns()):
@@ -220,9 +223,7 @@ class Dispatcher:
     def _release(self, departures: Iterable[Departure]) -> None:
         for index, scheduled_ns, body in departures:
             cohort = self.cohort.has(scheduled_ns)
-            active = ActiveRequest(
-                index, scheduled_ns, target=index % self._targets, cohort=cohort, together=self._held
-            )
+            active = ActiveRequest(index, scheduled_ns, target=self._unsent, cohort=cohort, together=self._held)
             active.input_tokens_planned = self._input[index]
             active.output_tokens_planned = self._output[index]
             active.prefix_tokens_planned = self._prefix[index]
@@ -256,6 +257,7 @@ class Dispatcher:
         self.peak_in_flight = max(self.peak_in_flight, self._on_wire)
         if self._cap is not None:
             active.admitted_ns = self._clock.now_ns()
+        active.target = self._router.chosen(active.index)
         self._transport.start(active, self)
 
     def _leave_wire(self, count: int) -> None:
@@ -276,7 +278,9 @@ class Dispatcher:
             self._count_area(now_ns, -1)
             if active.cohort and not active.certain_miss:
                 active.certain_miss = self._bounds.broken(active, now_ns)
-            freed += active.admitted_ns >= 0 or self._cap is None
+            if active.admitted_ns >= 0 or self._cap is None:
+                freed += 1
+                self._router.left(active.target)
             self._conclude(active, "timeout", now_ns, f"no end within {self._options.timeout_s:g} s of its instant")
         if freed:  # not before all have timed out: a slot is not for one that is about to
             self._leave_wire(freed)

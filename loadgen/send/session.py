@@ -118,6 +118,8 @@ async def send_run(
         suspended_s=health.suspended_s(later),
         clock_ratio_error=health.ratio_error(later),
         wall_step_s=health.wall_step_s(later),
+        urls=endpoint.urls if len(endpoint.urls) > 1 else (),
+        routing=options.routing if len(endpoint.urls) > 1 else "",
         target_died=dispatcher.target_died,
         connections_refused=f"{_REFUSED}, with {transport.opened_peak} on a request" if refused else "",
     )

@@ -51,14 +51,15 @@ def test_the_verdict_comes_first_and_is_the_faster_server(loadgen: Loadgen) -> N
         assert said in compared.stdout
     assert loadgen("show", "r").stdout == compared.stdout
     order = [line.split(":")[0] for line in compared.stderr.splitlines() if "req/s, pair" in line]
-    assert order[:4] == ["slow", "fast", "fast", "fast"]  # a replicate is finished before the next one
+    # at the λ* of both, then each at the other's; the next replicate begins with the other variant
+    assert order[:6] == ["slow", "fast", "fast", "slow", "fast", "slow"]
 
 
 def test_pairs_have_one_seed_schedule_and_workload(measured: Path) -> None:
     runs = library.load_compared(measured).runs
     shared = runs[runs["label"] != "own λ*"]
-    assert len(shared) == 6
-    for _, pair in shared.groupby("replicate"):
+    assert len(shared) == 12
+    for _, pair in shared.groupby(["label", "replicate"]):
         assert set(pair["variant"]) == {"slow", "fast"}
         for column in ("rate", "seed", "schedule_sha256", "workload_sha256"):
             assert pair[column].nunique() == 1
@@ -124,6 +125,15 @@ def test_what_the_end_of_the_range_hides_is_no_verdict(loadgen: Loadgen) -> None
     assert "widen --rate" in verdict["words"]
 
 
+def test_a_winner_may_be_better_than_the_range_shows(loadgen: Loadgen) -> None:
+    said = loadgen("compare", *PAIR, *QUICK, "--rate", "2..12", "--json").stdout
+    (verdict,) = json.loads(said)["primary"]
+    assert verdict["winner"] == "B"
+    assert verdict["words"].endswith(
+        "The λ* of fast lies above the rates that were offered; it ran at the highest of them."
+    )
+
+
 def test_alternatives_make_a_second_verdict_of_the_best_of_each(loadgen: Loadgen) -> None:
     more = ("--variant", "tuned=virtual:mm1?service.mean_ms=40,alternative_of=slow")
     answer = json.loads(loadgen("compare", *PAIR, *more, *QUICK, "--json").stdout)
@@ -140,7 +150,7 @@ def test_per_gpu_rates_and_the_decision_rule(loadgen: Loadgen) -> None:
         "compare", "--variant", "replicas=virtual:mm1?service.mean_ms=30,gpus=4,replicas=4",
         "--variant", "tp4=virtual:mm1?service.mean_ms=60,gpus=4,tp=4", "--per-gpu", *QUICK, "--rate", "1..8",
     ).stdout  # fmt: skip
-    assert "tp4 (TP=4) is not deserved: its G_card differs by -" in said
+    assert "tp4 (TP=4) is not deserved: its G_card differs from that of replicas (4 × TP=1) by -" in said
     assert "take replicas." in said
 
 

@@ -95,8 +95,8 @@ def test_tensor_parallelism_is_deserved_only_if_it_beats_as_many_replicas(swappe
     (better,) = decide([TP4, REPLICAS], [verdict(1.1, swapped=swapped)], **rule)
     (worse,) = decide([TP4, REPLICAS], [verdict(0.9, swapped=swapped)], **rule)
     (equal,) = decide([TP4, REPLICAS], [verdict(1.0, swapped=swapped)], **rule)
-    assert "is deserved: its G_card differs by +9.5" in better
-    assert "is not deserved: its G_card differs by -10.5" in worse
+    assert "is deserved: its G_card differs from that of four (4 × TP=1) by +9.5" in better
+    assert "is not deserved: its G_card differs from that of four (4 × TP=1) by -10.5" in worse
     assert "is not deserved" in equal
 
 

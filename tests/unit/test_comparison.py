@@ -87,6 +87,23 @@ def test_ready_comparisons_load_and_are_compared_per_gpu(
     }  # fmt: skip
 
 
+def test_an_alternative_has_the_gpus_and_layout_of_its_variant_unless_it_says_others(tmp_path: Path) -> None:
+    file = tmp_path / "ab.toml"
+    start = 'launch = "serve --port {port}"\n'
+    file.write_text(
+        f'[[variant]]\nname = "tp4"\n{start}gpus = 4\ntp = 4\nenv = {{A = "1"}}\nready_timeout = "9m"\n'
+        f'[[variant]]\nname = "more"\n{start}alternative_of = "tp4"\n'
+        f'[[variant]]\nname = "tp2"\n{start}alternative_of = "tp4"\ntp = 2\nenv = {{}}\n'
+        '[[variant]]\nname = "up"\ntarget = "http://h"\nalternative_of = "tp4"\n'
+        '[[variant]]\nname = "other"\ntarget = "http://h"\ngpus = 4\n'
+    )
+    _, settings = load_comparison(str(file), {}, {})
+    found = {one.name: (one.gpus, one.tp, dict(one.env), one.ready_timeout) for one in settings.variant}
+    assert found["more"] == (4, 4, {"A": "1"}, 540.0)
+    assert found["tp2"] == (4, 2, {}, 540.0)
+    assert found["up"] == (4, 4, {}, 540.0)
+
+
 def test_a_secret_in_a_launch_command_would_be_stored(tmp_path: Path) -> None:
     file = tmp_path / "ab.toml"
     file.write_text('[[variant]]\nname = "a"\nlaunch = "serve --api-key abc"\n')

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from result_files import again
 
+from analysis.report.balance import balance_table
 from analysis.report.buckets import Bucket
 from analysis.report.capacity import answer
 from analysis.report.cause import cause
@@ -17,7 +18,8 @@ from analysis.report.tables import bucket_table, latency_table, run_sentences, r
 from analysis.report.types import CapacityAnswer, Conditions
 from analysis.search import Outcome, RunRequest
 from analysis.slo import Slo
-from analysis.verdict import Finding, RateVerdict, RunVerdict
+from analysis.verdict import Balance, Finding, RateVerdict, Replica, RunVerdict
+from loadgen.results import frames
 
 CONDITIONS = Conditions(
     target="http://127.0.0.1:8000",
@@ -222,3 +224,58 @@ def test_runs_of_one_history_prove_no_share_of_passes(word: str, proves: bool) -
     told = made(replicates=word)
     assert (told.proof.pass_share_lower_bound is not None) == proves
     assert any("at 95 % confidence" in line for line in sentences(told)) == proves
+
+
+def balance(requests: tuple[int, int], in_flight: tuple[float, float], **more: Any) -> Balance:
+    """Of two replicas; the second one has no request that got a first token."""
+    rows = [
+        Replica(
+            url=f"http://{name}:8000", requests=n, share=n / sum(requests), attainment=0.99996 if n else None, errors=2,
+            in_flight_mean=mean, in_flight_max=9, ttft_s={"p95": 0.0456} if name == "a" else {}, tpot_s={},
+            e2e_s={"p95": 1.5},
+        )
+        for name, n, mean in zip("ab", requests, in_flight, strict=True)
+    ]  # fmt: skip
+    known: dict[str, Any] = {
+        "routing": "round-robin", "replicas": tuple(rows), "attainment_is_bound": False,
+        "request_imbalance": 2 * max(requests) / sum(requests),
+        "in_flight_imbalance": 2 * max(in_flight) / sum(in_flight),
+    }  # fmt: skip
+    return Balance(**known | more)
+
+
+def test_a_run_on_two_replicas_shows_each() -> None:
+    table = balance_table(balance((3000, 1000), (2.0, 6.0), attainment_is_bound=True))
+    assert "routing round-robin" in table.title
+    assert table.rows[0] == ("http://a:8000", "3000", "75%", "≤ 99.99%", "2", "2 / 9", "45.6", "–", "1500")
+    assert table.rows[1][-3:] == ("–", "–", "1500")
+    none = balance_table(balance((3000, 0), (2.0, 0.0)))
+    assert cell(none, 1, "attainment") == "–"
+    _, verdict = run(4, 0.97, balance=balance((3000, 1000), (2.0, 6.0)))
+    assert (
+        "replicas, largest over the mean (routing round-robin): requests 1.50 (http://a:8000), in-flight time 1.50 "
+        "(http://b:8000)"
+    ) in run_sentences(verdict)
+
+
+def test_a_sweep_names_the_rates_at_which_replicas_are_uneven_and_no_others() -> None:
+    even, uneven = balance((500, 500), (2.0, 2.2)), balance((500, 500), (2.0, 6.0))
+    runs = [run(4, 0.97, balance=even), run(4, 0.99, balance=even), run(6, 0.93, "FAIL", balance=uneven)]
+    found = made(runs=runs, routing="round-robin")
+    said = [line for line in sentences(found) if "replicas" in line]
+    assert said == [
+        "Uneven replicas at 6 requests/s, largest over the mean (routing round-robin): requests 1.00, in-flight time "
+        "1.50 (http://b:8000)."
+    ]
+    assert any("8000 (routing round-robin), model m" in line for line in sentences(found))
+    assert found.rates[0].balance is not None
+    assert found.rates[0].balance.replicas[0].requests == 1000  # of both runs
+    assert frames.rates(found)["in_flight_imbalance"].round(3).tolist() == [1.048, 1.5]
+    assert again(found) == found
+
+
+def test_one_url_has_no_word_of_replicas() -> None:
+    assert not [
+        line for line in (*sentences(made()), *run_sentences(RUNS[0][1])) if "replica" in line or "routing" in line
+    ]
+    assert not [name for name in frames.rates(made()).columns if "imbalance" in name or name == "balance"]

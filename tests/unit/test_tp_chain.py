@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from kineto_traces import decoder
 
-from analysis.tp.chain import Facts, Load, Microbenchmark, explain, verdict
+from analysis.tp.allreduce import Microbenchmark
+from analysis.tp.chain import Facts, Load, explain, verdict
 from analysis.tp.config import BadConfig, shape_of_config
 from analysis.tp.cost import Shape
 from analysis.tp.kineto import read_kineto
-from analysis.tp.microbenchmark import BadMicrobenchmark, read_microbenchmark
+from analysis.tp.nccl import BadNccl, read_nccl
 from analysis.tp.path import BadTopology, NcclLog, read_nccl_log, read_topology
 from analysis.tp.profile import summarise
 from analysis.tp.types import TokenTimes
@@ -134,15 +135,15 @@ def test_a_microbenchmark_is_read_by_its_header_and_interpolated_inside_only() -
         1024           512  bfloat16     sum      -1    10.00    0.10    0.10      0     9.00    0.10    0.10      0
         3072          1536  bfloat16     sum      -1    20.00    0.10    0.10      0     9.00    0.10    0.10      0
 """
-    found = read_microbenchmark(text.splitlines())
+    found = read_nccl(text.splitlines()).measured()
     assert found.ranks == 2
     assert found.all_reduce_s(2048) == pytest.approx(15e-6)
     assert found.all_reduce_s(3072) == pytest.approx(20e-6)
     assert found.all_reduce_s(4096) is None
-    with pytest.raises(BadMicrobenchmark, match="7 wrong results"):
-        read_microbenchmark(text.replace("0.10      0     9.00", "0.10      7     9.00").splitlines())
-    with pytest.raises(BadMicrobenchmark, match="no rows"):
-        read_microbenchmark(["hello"])
+    with pytest.raises(BadNccl, match="7 wrong results"):
+        read_nccl(text.replace("0.10      0     9.00", "0.10      7     9.00", 1).splitlines()).measured()
+    with pytest.raises(BadNccl, match="no rows"):
+        read_nccl(["hello"])
 
 
 def test_a_config_gives_the_shape() -> None:

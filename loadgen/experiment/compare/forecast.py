@@ -82,21 +82,18 @@ def forecast_comparison(setup: ComparisonSetup) -> ComparisonForecast:
     """Cost of the searches as `forecast` gives it, and of the pairs at the middle of each variant's range."""
     parts = [forecast(one.setup) for one in setup]
     if setup.searches:
-        # as if every search ended in the middle of its range
-        middle = {one.name: Outcome(name="FOUND", reason="", capacity=_middle(one)) for one in setup}
-        plan = setup.plan(middle)
+        # λ* is not known: as if the searches ended in the middle of the range, every variant a little below the next
+        ends = {
+            one.name: Outcome(name="FOUND", reason="", capacity=_middle(one) * (1 + place / 1000))
+            for place, one in enumerate(setup)
+        }
+        plan = setup.plan(ends)
         points = [point.label for point in plan.points if point.label in (OWN, TUNED)]
-        listed = setup.settings.paired_rate is not None
-        points += ["the larger λ* of every two", "the smallest λ* of all", *(["the listed rates"] if listed else [])]
+        points += ["the λ* of the others", *(["the listed rates"] if setup.settings.paired_rate is not None else [])]
     else:
         plan = setup.plan({})
         points = [point.label for point in plan.points]
     jobs = [(job.variant, job.rate) for job in plan.jobs()]
-    if setup.searches and all(point.label in (OWN, TUNED) for point in plan.points):
-        # in order of λ*: each at all larger ones, and all at the smallest
-        last = len(setup.variants) - 1
-        for place, one in enumerate(setup.variants):
-            jobs += [(one.name, _middle(one)) for _ in range(last - place + (place > 0)) for _ in setup.seeds]
     return ComparisonForecast(
         setup=setup,
         searches=tuple(parts) if setup.searches else (),

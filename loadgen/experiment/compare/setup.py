@@ -192,12 +192,15 @@ def prepare_comparison(scenario: Scenario, settings: ComparisonSettings) -> Comp
 def _variant(shared: Setup, own: VariantSettings, settings: ComparisonSettings) -> VariantSetup:
     scenario = shared.scenario
     target = own.target or (f"launch:{own.name}",)
-    asked = {"target": target} | ({"endpoint": scenario.endpoint} if "endpoint" in scenario.model_fields_set else {})
+    asked: dict[str, str | tuple[str, ...]] = {"target": target}
+    asked |= {"endpoint": scenario.endpoint} if "endpoint" in scenario.model_fields_set else {}
+    asked |= {} if own.routing is None else {"routing": own.routing}
     where = validated(Scenario, asked, f"variant {own.name}", option=False)  # the URL's path may name the API
     mine = scenario.model_copy(
         update={
             "target": target,
             "endpoint": where.endpoint,
+            "routing": where.routing,
             "model": own.model or scenario.model,
             "ready_timeout": scenario.ready_timeout if own.ready_timeout is None else own.ready_timeout,
             "rate": _times(scenario.rate, own.gpus) if settings.per_gpu and own.gpus > 1 else scenario.rate,

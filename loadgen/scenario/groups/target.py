@@ -12,6 +12,7 @@ from pydantic import field_validator, model_validator
 from loadgen.common import defaults
 from loadgen.scenario.option import ANYWHERE, Settings, setting
 from loadgen.scenario.settings import Command, Headers, Notes, ScrapeInterval, SecondsOrZero, Texts
+from loadgen.send.routing import Routing
 
 __all__ = ["SECRET", "TargetSettings"]
 
@@ -28,6 +29,11 @@ class TargetSettings(Settings):
         "virtual[:PROFILE].",
         metavar="URL",
         on=ANYWHERE,
+    )
+    routing: Routing = _setting(
+        "round-robin",
+        "How requests are spread over several URLs: round-robin, random or least-in-flight.",
+        metavar="POLICY",
     )
     model: str | None = _setting(
         None,
@@ -98,6 +104,17 @@ class TargetSettings(Settings):
         if taken := {"client", "nvidia"} & set(names) or (set(names) if len(set(names)) < len(names) else set()):
             raise ValueError(f"name each source once, and none client or nvidia ({', '.join(sorted(taken))})")
         return entries
+
+    @model_validator(mode="after")
+    def _routing_has_a_choice(self) -> Self:
+        if self.routing != "round-robin" and len(self.target) == 1:
+            simulated = self.target[0].partition(":")[0] in ("virtual", "emulator")
+            why = "; replicas that a profile simulates take requests in turn" if simulated else ""
+            raise ValueError(
+                f"routing = {self.routing} chooses among several URLs, and target names one{why}: give every replica's "
+                "URL, or drop it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _files_and_commands_belong_together(self) -> Self:

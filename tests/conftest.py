@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from analysis.judge import run as judge
 from loadgen.cli import main
+from tests.fakes.cli import Forks, forks
 from tests.fakes.gates import relaxed
+
+settings.register_profile("loadgen", deadline=None)  # how long an example takes is the machine's matter
+settings.load_profile("loadgen")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,13 @@ def loadgen(
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forks]:
+    """The command line as a process with pipes, files and an exit of its own."""
+    with forks() as command:
+        yield command
 
 
 @pytest.fixture

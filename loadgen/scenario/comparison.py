@@ -20,6 +20,7 @@ from loadgen.send.routing import Routing
 __all__ = ["ComparisonSettings", "VariantSettings", "parse_variant"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
+_Table = Mapping[str, object]  # a variant as it was written
 _setting = partial(setting, panel="Comparison", on=("compare",))
 
 
@@ -82,7 +83,7 @@ class VariantSettings(Settings):
             )
         if self.launch is None and (self.env or self.cwd is not None):
             raise ValueError(f"variant {self.name}: env and cwd belong to launch")
-        if self.replicas is not None and len(self.target) not in (1, self.replicas):
+        if self.replicas is not None and len(self.target) > 1 and len(self.target) != self.replicas:
             raise ValueError(f"variant {self.name}: replicas = {self.replicas} with {len(self.target)} URLs")
         for key, needed in (("tp", self.tp), ("pp", self.pp)):
             if needed is not None and needed > self.gpus:
@@ -97,6 +98,11 @@ class VariantSettings(Settings):
 
 def parse_variant(text: str) -> VariantSettings:
     """A variant as an option: `tp4=http://127.0.0.1:8000,http://127.0.0.1:8001,gpus=4`. Raises `ValueError`."""
+    return _variant(_written(text))
+
+
+def _written(text: str) -> dict[str, str | tuple[str, ...]]:
+    """The keys of a variant that is written as an option."""
     name, equals, rest = text.partition("=")
     if not equals or not rest.strip():
         raise ValueError(f"{text!r} is not a variant: write name=URL[,URL…],gpus=N")
@@ -111,7 +117,7 @@ def parse_variant(text: str) -> VariantSettings:
             raise ValueError(f"variant {name.strip()}: unknown key {key!r}; known keys are {known}")
         else:
             urls.append(part.strip())
-    return _variant({**values, "target": tuple(urls)})
+    return {**values, "target": tuple(urls)}
 
 
 def _variant(values: object) -> VariantSettings:
@@ -127,11 +133,23 @@ def _variant(values: object) -> VariantSettings:
         raise ValueError(f"variant {name or '?'}: {key}{': ' if key else ''}{text}") from None
 
 
+def _inherited(one: _Table, base: _Table) -> _Table:
+    """An alternative with what its variant says and itself does not: GPUs, layout, model, how it is launched."""
+    keys = ("gpus", "tp", "pp", "model", "ready_timeout", *(("env", "cwd") if one.get("launch") else ("replicas",)))
+    return {key: base[key] for key in keys if key in base} | dict(one)
+
+
 def _variants(value: object) -> object:
     """Variants as options or as tables of a file."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value
-    return tuple(parse_variant(one) if isinstance(one, str) else _variant(one) for one in value)
+    written = [_written(one) if isinstance(one, str) else one for one in value]
+    tables = [one for one in written if isinstance(one, Mapping)]
+    bases = {one.get("name"): one for one in tables if one.get("alternative_of") is None}
+    return tuple(
+        _variant(_inherited(one, bases.get(one.get("alternative_of"), {})) if isinstance(one, Mapping) else one)
+        for one in written
+    )
 
 
 class ComparisonSettings(Settings):
@@ -149,7 +167,7 @@ class ComparisonSettings(Settings):
         None,
         "Further rates of the paired phase, such as 2,4,6.",
         metavar="RATE",
-        shown="each variant's λ*, and the smallest of them for all",
+        shown="each variant's λ*, the larger of every two for both, and the smallest for all",
     )
     indifference: Share = _setting(defaults.INDIFFERENCE, "A difference of G_card below this share does not matter.")
     together: bool = _setting(

@@ -22,6 +22,7 @@ EDGES: Final[dict[str, tuple[int, str]]] = {
     "loadgen/emulator/request.py": (1, "the body of a request to the emulator"),
     "loadgen/results/comparison.py": (1, "comparison.json: the stored settings, which `Scenario.restore` validates"),
     "loadgen/results/types.py": (1, "experiment.json: the stored settings, which `Scenario.restore` validates"),
+    "loadgen/scenario/comparison.py": (1, "a variant of a scenario file or an option until it is validated"),
     "loadgen/scenario/file.py": (2, "scenario files, and the settings that users of the library pass"),
     "loadgen/scenario/model.py": (2, "the stored settings, written and read"),
     "loadgen/scenario/settings.py": (1, "members of any JSON that a user adds to requests"),

@@ -118,7 +118,7 @@ def resumed_comparison(
     stored = read_comparison(directory)
     before = Scenario.restore(stored.scenario)
     scenario = Scenario.restore({**stored.scenario, **overrides})
-    own = stored.comparison.model_dump(exclude_defaults=True)
+    own = stored.comparison.model_dump()
     settings = validated(ComparisonSettings, own | dict(compared), "", option=True)
     setup = prepare_comparison(scenario, settings)
     if setup.sha256 != stored.sha256:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from analysis.judge import run as judge
 from loadgen.cli import main
 from tests.fakes.cli import Forks, forks
 from tests.fakes.gates import relaxed
+
+settings.register_profile("loadgen", deadline=None)  # how long an example takes is the machine's matter
+settings.load_profile("loadgen")
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def regression_table(answer: RegressionAnswer) -> Table:
     """One row an endpoint: both means, how much worse it is with its one-sided 95 % bounds, and the test."""
     tested = answer.tested
     return Table(
-        title=f"Pairs of runs at {answer.rate:.4g} requests/s: worse by points (attainment) or per cent, with one-sided "
-        "95 % bounds",
+        title=f"Pairs of runs at {answer.rate:.4g} requests/s: worse by points (attainment) or per cent, with "
+        "one-sided 95 % bounds",
         columns=("endpoint", "baseline", "now", "worse by", "bounds", "Holm p", "check"),
         rows=() if tested is None else tuple(_row(answer, one) for one in tested.endpoints),
         left=frozenset({"endpoint", "check"}),

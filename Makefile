@@ -28,6 +28,8 @@ space := $(subst ,, )
 
 # what one worker compiles, all others read
 unexport PYTHONDONTWRITEBYTECODE
+# the workers have all processors
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: setup demo test test-all untimed timed test-vllm coverage truth check clean
 

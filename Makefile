@@ -15,8 +15,8 @@ REAL_TIME = -n 2 --dist loadfile -m 'realtime and $(WHICH)' $(shell grep -lr rea
 # rooms that decide what a number means, and the tests of them that take milliseconds
 ROOMS := analysis loadgen/plan traces
 ROOM_TESTS := $(filter-out %/test_search_fold.py %/test_trace_values.py,$(wildcard $(patsubst %,tests/unit/test_%.py, \
-	buckets cohort compar* crosscheck diagnose indicator intervals judge mistakes paired_* plan_* queueing readings \
-	records replicas report* search_* slo tp_* trace_* units validity)))
+	buckets cohort compar* crosscheck diagnose expect indicator intervals judge mistakes paired_* plan_* queueing readings \
+	records replicas report* required search_* slo tp_* trace_* units validity)))
 FLOORS = $(BIN)/coverage combine -q || failed=1; \
 	for room in $(ROOMS); do \
 		total=$$($(BIN)/coverage report --include="$$room/*" --fail-under=95 --format=total) \
@@ -28,6 +28,8 @@ space := $(subst ,, )
 
 # what one worker compiles, all others read
 unexport PYTHONDONTWRITEBYTECODE
+# the workers have all processors
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: setup demo test test-all untimed timed test-vllm coverage truth check clean
 

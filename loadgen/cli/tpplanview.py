@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.report.tables import Table
@@ -17,13 +18,20 @@ __all__ = ["print_plan"]
 def print_plan(plan: Plan, costs: Costs, budget: Budget, files: Sequence[Path]) -> None:
     """A plan on stdout. `files`: where measured times come from."""
     print_lines(*_lead(plan, costs, files))
-    print_tables(_load_table(plan), _traffic_table(plan))
+    _print_table(_load_table(plan))
+    _print_table(_by_ranks(plan, "V_step: MB that each rank sends in a step", _traffic))
     if any(one.speedup is not None for load in plan.loads for one in load.by_ranks):
-        print_tables(_by_ranks(plan, f"Speed-up against one GPU ({LABEL})", _speedup))
+        _print_table(_by_ranks(plan, f"Speed-up against one GPU ({LABEL})", _speedup))
     print_lines(*_missing(plan), *_thresholds(plan), *(f"warning: {text}" for text in plan.warnings))
-    print_tables(_memory_table(plan))
+    _print_table(_memory_table(plan))
     print_lines(*_memory_lines(plan, budget), *_split_lines(plan))
     print_lines("Stop applying it when", *(f"- {reason}" for reason in plan.stop_when))
+
+
+def _print_table(table: Table) -> None:
+    """With its title as a line of its own: within a table of few columns it would be folded word by word."""
+    print_lines(table.title)
+    print_tables(replace(table, title=""))
 
 
 def _lead(plan: Plan, costs: Costs, files: Sequence[Path]) -> list[str]:
@@ -77,8 +85,8 @@ def _four(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 
-def _traffic_table(plan: Plan) -> Table:
-    return _by_ranks(plan, "V_step: MB that each rank sends in a step", lambda one: _four(one.traffic_bytes / 1e6))
+def _traffic(one: Prediction) -> str:
+    return _four(one.traffic_bytes / 1e6)
 
 
 def _speedup(one: Prediction) -> str:

@@ -7,14 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.compare.regression import RegressionAnswer
 from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, Search
 from loadgen.common.errors import ResultsError
+from loadgen.experiment.gate.against import answered
 from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results import frames
 from loadgen.results.answer import assemble, judged_runs, notes
+from loadgen.results.regression import read_gate
 from loadgen.results.store import holds_experiment, read_answer, read_experiment, read_ledger
 from loadgen.results.types import LedgerLine, Manifest
 from loadgen.scenario.model import Scenario
@@ -60,7 +63,7 @@ class Experiment:
 
     @property
     def kind(self) -> str:
-        """`sweep`, `run` or `replay`."""
+        """`sweep`, `run`, `replay`, `gate` (of one rate) or `regression` (a gate against a baseline)."""
         return self.manifest.kind
 
     @cached_property
@@ -94,7 +97,17 @@ class Experiment:
         setup = prepare(self.scenario)
         criteria = criteria_of(setup.scenario, setup.workload)
         search = Search.replay(setup.spec, setup.seeds, criteria, judged_runs(self.directory))
-        return search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {self.directory}")
+        return search.stop("UNFINISHED", f"go on with: loadgen {self.kind} --resume {self.directory}")
+
+    @cached_property
+    def gate(self) -> RegressionAnswer:
+        """What gate.json holds: whether the target is worse than the baseline; unfinished, how far the runs go.
+
+        Raises `ResultsError` for what is no gate against a baseline.
+        """
+        if self.kind != "regression":
+            raise ResultsError(f"{self.directory}: a {self.kind} has no baseline: read its answer or its runs")
+        return read_gate(self.directory) or answered(self.directory, prepare(self.scenario))
 
     @cached_property
     def ledger(self) -> Sequence[LedgerLine]:
@@ -159,5 +172,7 @@ class Experiment:
         return chosen
 
     def _sweep_only(self, what: str) -> None:
-        if self.kind != "sweep":
+        if self.kind == "regression":
+            raise ResultsError(f"{self.directory}: a gate against a baseline has no {what} of a sweep: read its gate")
+        if self.kind not in ("sweep", "gate"):
             raise ResultsError(f"{self.directory}: a single {self.kind} has no {what} of a sweep: read its runs")

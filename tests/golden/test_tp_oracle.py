@@ -73,6 +73,26 @@ def test_attention_products(reference: Reference) -> None:
         assert attention_products(row["L"], row["O"]) == (row["prefill"], row["decode"])
 
 
+def test_two_ranks_make_the_reference_product_in_integers(reference: Reference) -> None:
+    """Gate and up matrix split by columns, down matrix by rows: exact, for matrices that give the reference product."""
+    text = reference.said["sharding_identity"]
+    product = json.loads(text[text.index("[[") : text.index("]]") + 2])
+    x = np.array([[2, 2, 2, 1], [2, -1, -2, 0]])
+    gate = np.array([[2, 2, 2, 1, 1, 2], [0, 2, 2, -1, 1, -2], [-2, 0, 2, 2, 0, -2], [2, -1, 1, 2, 1, 1]])
+    up = np.array([[2, 1, -1, -1, 2, -2], [0, 1, 1, -2, -2, 2], [-2, 1, -1, 2, -1, 2], [-1, 2, -2, 1, 2, -2]])
+    down = np.array(
+        [[1, 1, -2, 1], [-3, 0, -3, 0], [-3, 0, -3, -1], [0, 3, -2, 2], [2, -3, 2, -2], [0, 0, -1, 1]])  # fmt: skip
+
+    def through(part: slice) -> list[list[int]]:
+        made: list[list[int]] = ((np.maximum(x @ gate[:, part], 0) * (x @ up[:, part])) @ down[part]).tolist()
+        return made
+
+    assert through(slice(0, 6)) == product
+    first, second = through(slice(0, 3)), through(slice(3, 6))
+    assert np.add(first, second).tolist() == product
+    assert product not in (first, second)
+
+
 def test_partial_products_of_a_split_mlp_sum_to_the_dense_one_in_floating_point() -> None:
     """The identity behind one all-reduce after the MLP, at a size where rounding shows, for every p."""
     rng = np.random.default_rng(11)

@@ -81,6 +81,13 @@ def test_attention_products_are_the_reference_values(oracle: dict[str, Any]) -> 
         assert attention_products(row["L"], row["O"]) == (row["prefill"], row["decode"])
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (5, 1), (1, 7), (6, 4)])
+def test_attention_products_are_those_of_each_query_with_the_keys_up_to_it(inputs: int, outputs: int) -> None:
+    # the last output token is never a query: it is made, and nothing follows it
+    keys = [position + 1 for position in range(inputs + outputs - 1)]
+    assert attention_products(inputs, outputs) == (sum(keys[:inputs]), sum(keys[inputs:]))
+
+
 def test_equal_attention_totals_split_differently_between_the_phases() -> None:
     assert sum(attention_products(2048, 128)) == sum(attention_products(512, 1664)) == 2_366_400
 

@@ -10,9 +10,9 @@ import pytest
 from analysis.compare.pairs import at_larger_rate, paired, primary_verdict
 from analysis.search import Outcome, RunRequest
 from loadgen.common.errors import ScenarioError, TargetUnreachable
-from loadgen.experiment.compare import memory
 from loadgen.experiment.compare.memory import rehearse_comparison
 from loadgen.experiment.compare.setup import OWN, ComparisonSetup, prepare_comparison
+from loadgen.experiment.rehearse import MemoryRunner
 from loadgen.experiment.runner import RunResult
 from loadgen.scenario.comparison import parse_variant
 from loadgen.scenario.file import SHIPPED, load_comparison, load_scenario
@@ -209,21 +209,21 @@ def test_capacities_that_differ_by_luck_alone_are_no_difference_that_is_claimed(
 def test_a_variant_lost_among_the_pairs_leaves_no_verdict_on_it_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    execute, done = memory._Runner.execute, Counter[str]()
+    simulated, begun = MemoryRunner.run, Counter[str]()
 
-    async def losing(self: memory._Runner, request: RunRequest) -> RunResult:
-        if request.kind == "paired":
-            done[self.variant.name] += 1
-            if self.variant.name == "fast" and done["fast"] > 1:
-                raise TargetUnreachable("gone")
-        return await execute(self, request)
+    def losing(self: MemoryRunner, request: RunRequest) -> RunResult:
+        (target,) = self.on.setup.scenario.target
+        begun[target] += request.kind == "paired"
+        if target.endswith("=30") and begun[target] > 1:
+            raise TargetUnreachable("gone")
+        return simulated(self, request)
 
-    monkeypatch.setattr(memory._Runner, "execute", losing)
+    monkeypatch.setattr(MemoryRunner, "run", losing)
     slow, mid, fast = "slow=virtual:mm1", "mid=virtual:mm1?service.mean_ms=50", "fast=virtual:mm1?service.mean_ms=30"
     two = rehearse_comparison(comparison(slow, fast, rate="4..32")).answer
     assert (two.outcome, two.reason) == ("UNSTABLE_TARGET", "fewer than two variants are left to be compared")
     assert [(one.winner, one.difference.n) for one in two.primary] == [("cannot tell", 1)]
-    done.clear()
+    begun.clear()
     three = rehearse_comparison(comparison(slow, mid, fast, rate="4..32")).answer
     assert three.outcome == "COMPLETE"
     assert {(one.a, one.b, one.difference.n) for one in three.primary} == {("slow", "mid", 3)}

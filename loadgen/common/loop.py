@@ -14,8 +14,11 @@ T = TypeVar("T")
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on uvloop where it is installed, else on asyncio."""
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(main)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    finally:
+        main.close()  # one that Ctrl-C kept from being begun would be complained about

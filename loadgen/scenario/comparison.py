@@ -11,6 +11,7 @@ from typing import Annotated, Final, Self
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from analysis.search import RateList, parse_rates
+from analysis.text import bounded
 from loadgen.common import defaults
 from loadgen.scenario.groups.target import SECRET
 from loadgen.scenario.option import Settings, Written, setting
@@ -44,8 +45,10 @@ class VariantSettings(Settings):
     @field_validator("name")
     @classmethod
     def _name_is_plain(cls, name: str) -> str:
-        if not _NAME.fullmatch(name) or name in ("all", "none"):
-            raise ValueError(f"{name!r} is not a name: use letters, digits, '.', '_' and '-', at most 40")
+        # variants/NAME.log is what the server of another one wrote
+        if not _NAME.fullmatch(name) or name in ("all", "none") or name.endswith(".log"):
+            said = "letters, digits, '.', '_' and '-', at most 40, and no .log at the end"
+            raise ValueError(f"{bounded(name)!r} is not a name: use {said}")
         return name
 
     @field_validator("launch")
@@ -85,9 +88,14 @@ class VariantSettings(Settings):
             raise ValueError(f"variant {self.name}: env and cwd belong to launch")
         if self.replicas is not None and len(self.target) > 1 and len(self.target) != self.replicas:
             raise ValueError(f"variant {self.name}: replicas = {self.replicas} with {len(self.target)} URLs")
-        for key, needed in (("tp", self.tp), ("pp", self.pp)):
-            if needed is not None and needed > self.gpus:
-                raise ValueError(f"variant {self.name}: {key} = {needed} needs {needed} GPUs; gpus = {self.gpus}")
+        if self.served_by > 1 and "gpus" not in self.model_fields_set:
+            raise ValueError(f"variant {self.name}: {self.served_by} servers: say how many GPUs they take, gpus=N")
+        ranks = (self.tp or 1) * (self.pp or 1)
+        needed = ranks * (self.served_by if ranks > 1 else 1)  # small servers may share a GPU
+        if needed > self.gpus:
+            parts = ("tp", self.tp), ("pp", self.pp), ("replicas", self.served_by if self.served_by > 1 else None)
+            said = " × ".join(f"{key} = {value}" for key, value in parts if value is not None)
+            raise ValueError(f"variant {self.name}: {said} needs {needed} GPUs; gpus = {self.gpus}")
         return self
 
     @property
@@ -130,7 +138,7 @@ def _variant(values: object) -> VariantSettings:
         text = first["msg"].removeprefix("Value error, ")
         if text.startswith("variant "):
             raise ValueError(text) from None
-        raise ValueError(f"variant {name or '?'}: {key}{': ' if key else ''}{text}") from None
+        raise ValueError(f"variant {bounded(str(name or '?'))}: {key}{': ' if key else ''}{text}") from None
 
 
 def _inherited(one: _Table, base: _Table) -> _Table:

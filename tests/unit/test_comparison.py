@@ -27,8 +27,8 @@ def comparison(*variants: str, **settings: object) -> ComparisonSetup:
 
 
 def test_a_variant_is_written_in_one_option() -> None:
-    one = parse_variant("tp4=http://h:1,http://h:2,gpus=4,tp=4")
-    assert (one.name, one.target, one.gpus, one.tp, one.served_by) == ("tp4", ("http://h:1", "http://h:2"), 4, 4, 2)
+    one = parse_variant("tp4=http://h:1,http://h:2,gpus=8,tp=4")
+    assert (one.name, one.target, one.gpus, one.tp, one.served_by) == ("tp4", ("http://h:1", "http://h:2"), 8, 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ def test_a_variant_is_written_in_one_option() -> None:
         (("a=http://h", "b=http://g,colour=red"), "unknown key 'colour'"),
         (("a=http://h", "b=virtual:mm1,virtual:mm1"), r"virtual:mm1\?parallel.replicas=2"),
         (("a=http://h", "b=http://g,tp=4"), "tp = 4 needs 4 GPUs"),
+        (("a=http://h", "b=http://g,tp=4,replicas=2,gpus=4"), "tp = 4 × replicas = 2 needs 8 GPUs; gpus = 4"),
+        (("a=http://h", "b=http://g,tp=2,pp=2,gpus=2"), "tp = 2 × pp = 2 needs 4 GPUs; gpus = 2"),
+        (("a=http://h", "b=http://g,http://i"), "2 servers: say how many GPUs they take"),
+        (("a=http://h", "a.log=http://g"), "'a.log' is not a name"),
+        (("a=http://h", f"{'b' * 9999}=http://g"), "variant b{99,999}.*is not a name"),
         (("a=http://h", "b=http://g,gpus=4"), "pass --per-gpu"),
         (("a=http://h", "b=http://g", "c=http://i,alternative_of=d"), "'d' is not a variant"),
     ],
@@ -49,6 +54,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(variants: tuple[str, ...
     with pytest.raises(ScenarioError, match=said) as refused:
         comparison(*variants)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
 
 
 def test_a_scenario_of_variants_is_for_compare_and_keeps_its_own_settings(tmp_path: Path) -> None:

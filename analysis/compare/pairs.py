@@ -241,7 +241,8 @@ def _pairs(a: Sequence[VariantRun], b: Sequence[VariantRun]) -> list[tuple[Varia
         if x.seed != y.seed:
             raise ValueError(f"{where} had seeds {x.seed} and {y.seed}: they are no pair")
         # another total rate scales the gaps, and with them how many requests a window holds
-        if x.rate == y.rate and (x.schedule_sha256, x.workload_sha256) != (y.schedule_sha256, y.workload_sha256):
+        other_bodies = x.workload_sha256 != y.workload_sha256 and x.content == y.content
+        if x.rate == y.rate and (x.schedule_sha256 != y.schedule_sha256 or other_bodies):
             raise ValueError(f"{where} met other schedules or workloads: they are no pair")
     return pairs
 

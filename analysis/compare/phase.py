@@ -26,7 +26,7 @@ from typing import Literal, Self
 from analysis.search.types import RunRequest
 from analysis.verdict import Blame, RunVerdict
 
-__all__ = ["PairedEnd", "PairedPhase", "PairedPlan", "Point"]
+__all__ = ["Job", "PairedEnd", "PairedPhase", "PairedPlan", "Point", "job_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +67,6 @@ class PairedPlan:
                 seen.add(job)
                 yield job
 
-    def own(self, pairs: Iterable[tuple[RunRequest, RunVerdict]]) -> list[tuple[RunRequest, RunVerdict]]:
-        """Those of `pairs` that are jobs of this plan.
-
-        The rates follow from the variants that are there: once one is lost, or is back, runs of the other plan remain
-        in the ledgers.
-        """
-        jobs = frozenset(self.jobs())
-        return [pair for pair in pairs if _job(pair[0]) in jobs]
-
     def _order(self) -> Iterator[tuple[str, Point, int]]:
         replicates = range(len(self.seeds))
         if self.order is None:
@@ -94,7 +85,8 @@ class Job:
     replicate: int
 
 
-def _job(request: RunRequest) -> Job:
+def job_of(request: RunRequest) -> Job:
+    """The run's job."""
     return Job(variant=request.variant, rate=request.rate, replicate=request.replicate)
 
 
@@ -123,8 +115,7 @@ class PairedPhase:
     def replay(cls, plan: PairedPlan, pairs: Iterable[tuple[RunRequest, RunVerdict]]) -> Self:
         """The phase after `pairs`. Raises `ValueError` if this phase would not have asked for these runs.
 
-        Of one variant, runs must be in their order. An end is forgotten: a resumed phase tries again. Runs at rates of
-        `plan` are expected alone: see `PairedPlan.own`.
+        Of one variant, runs must be in their order. An end is forgotten: a resumed phase tries again.
         """
         phase = cls(plan)
         for request, verdict in pairs:
@@ -169,7 +160,7 @@ class PairedPhase:
         self._book(request, verdict)
 
     def _book(self, request: RunRequest, verdict: RunVerdict) -> None:
-        job = _job(request)
+        job = job_of(request)
         if job not in self._known or request.seed not in self._chain(job.replicate):
             raise ValueError(f"the run {request.path} is none of this paired phase")
         self._attempts[job] += 1

@@ -103,6 +103,7 @@ class VariantRun:
     schedule_sha256: str
     workload_sha256: str
     results_sha256: str
+    content: int = 0  # which bodies of the same lengths: a repeat has others where the server keeps what it has seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,11 @@ def comparison_sentences(answer: Comparison) -> list[str]:
             f"Both runs of a pair had the same seed, and at one total rate the same schedule and bodies "
             f"(checked; sha256 {answer.pairs_sha256[:12]} of all of them)."
         )
+    if repeated := {(run.variant, run.rate, run.replicate) for run in answer.runs if run.content}:
+        lines.append(
+            f"{len(repeated)} runs had bodies of their own, of the same lengths: they were repeated, and the prefix "
+            "cache of the target keeps what it has seen."
+        )
     return [*lines, *answer.notes]
 
 

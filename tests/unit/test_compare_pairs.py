@@ -166,6 +166,17 @@ def test_no_pair_of_other_seeds_or_schedules():
         paired(runs("A", A[:1]) * 2, runs("B", B), "g_card")
 
 
+def test_a_repeat_may_have_other_bodies_where_the_target_keeps_what_it_has_seen():
+    a, b = runs("A", A), runs("B", B)
+    b[3] = replace(b[3], workload_sha256="other", content=1)
+    assert paired(a, b, "g_card").n == len(A)
+    with pytest.raises(ValueError, match="no pair"):
+        paired(a, [replace(run, workload_sha256="other") for run in b], "g_card")
+    b[3] = replace(b[3], schedule_sha256="other")
+    with pytest.raises(ValueError, match="no pair"):
+        paired(a, b, "g_card")
+
+
 def test_holm():
     # worked by hand: 4 × 0.005, 3 × 0.01, 2 × 0.03, then no smaller than the one before
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))

@@ -15,13 +15,12 @@ from analysis.compare.lone import lone_counts
 from analysis.compare.phase import Job, PairedPhase
 from analysis.compare.runs import variant_run
 from analysis.compare.types import CapacityPerGpu, Comparison, ComparisonOutcome, VariantRun, VariantSpec
-from analysis.search import Outcome, RunRequest, Search
+from analysis.search import Outcome, RunRequest
 from analysis.units import parse_share
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError
-from loadgen.experiment.compare.phases import Measured
+from loadgen.experiment.compare.phases import Measured, replayed
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
-from loadgen.experiment.run_plan import criteria_of
 from loadgen.plan.types import Window
 from loadgen.results.answer import conditions, judged_runs, notes
 from loadgen.results.comparison import variant_directory
@@ -116,7 +115,7 @@ def measured_so_far(directory: Path, setup: ComparisonSetup) -> Measured:
     for variant in setup if setup.searches else ():
         one = variant.setup
         runs = judged_runs(variant_directory(directory, variant.name))
-        search = Search.replay(one.spec, one.seeds, criteria_of(one.scenario, one.workload), runs)
+        search = one.searched(runs, variant_directory(directory, variant.name))
         asked = search.ask()
         measured.outcomes[variant.name] = asked if isinstance(asked, Outcome) else search.stop("UNFINISHED", "")
     go_on = f"go on with: loadgen compare --resume {directory}"
@@ -131,7 +130,7 @@ def measured_so_far(directory: Path, setup: ComparisonSetup) -> Measured:
             for line in read_ledger(variant_directory(directory, name))
             if line.run.kind == "paired"
         ]
-        measured.phase = PairedPhase.replay(plan, plan.own(runs))
+        measured.phase = replayed(plan, runs)
         if isinstance(measured.phase.ask(), RunRequest):
             measured.stopped = "UNFINISHED", go_on
     return measured
@@ -145,7 +144,7 @@ def assembled(directory: Path, setup: ComparisonSetup, measured: Measured) -> Co
 
     def numbers(job: Job, request: RunRequest, verdict: RunVerdict) -> VariantRun:
         line = lines[job.variant][request.key]
-        return numbers_of(
+        run = numbers_of(
             _requests(directory, job.variant, line),
             request,
             verdict,
@@ -154,6 +153,7 @@ def assembled(directory: Path, setup: ComparisonSetup, measured: Measured) -> Co
             schedule_sha256=line.schedule_sha256,
             workload_sha256=line.workload_sha256,
         )
+        return replace(run, content=request.attempt) if manifests[job.variant].target.content_unpaired else run
 
     outcome, reason = ending(measured)
     try:

@@ -13,7 +13,7 @@ from typing import Literal
 import anyio
 
 from analysis.report.types import CapacityAnswer
-from analysis.search import Outcome, RunRequest, Search
+from analysis.search import Outcome, RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError, TargetError
 from loadgen.common.stopping import unless_stopped
@@ -21,7 +21,6 @@ from loadgen.experiment.live_sut import open_sut
 from loadgen.experiment.preparation import Preparation, prepare_target, resume_target
 from loadgen.experiment.prepare import Setup
 from loadgen.experiment.progress import Progress
-from loadgen.experiment.run_plan import criteria_of
 from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
@@ -191,9 +190,7 @@ async def sweep(
     ledger: list[LedgerLine] = []
     if resume:
         check_kind(directory, kind)
-        search = Search.replay(
-            setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), judged_runs(directory)
-        )
+        search = setup.searched(judged_runs(directory), directory)
         search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")

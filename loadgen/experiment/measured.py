@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from analysis.compare.regression import RegressionAnswer
 from analysis.report.types import CapacityAnswer
-from analysis.search import Outcome, Search
+from analysis.search import Outcome
 from loadgen.common.errors import ResultsError
 from loadgen.experiment.gate.against import answered
 from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed
-from loadgen.experiment.run_plan import criteria_of
 from loadgen.results import frames
 from loadgen.results.answer import assemble, judged_runs, notes
 from loadgen.results.regression import read_gate
@@ -95,8 +94,7 @@ class Experiment:
         if self._outcome is not None:
             return self._outcome
         setup = prepare(self.scenario)
-        criteria = criteria_of(setup.scenario, setup.workload)
-        search = Search.replay(setup.spec, setup.seeds, criteria, judged_runs(self.directory))
+        search = setup.searched(judged_runs(self.directory), self.directory)
         return search.stop("UNFINISHED", f"go on with: loadgen {self.kind} --resume {self.directory}")
 
     @cached_property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.search import Search, SearchSpec, SeedBook
+from analysis.search import RunRequest, Search, SearchSpec, SeedBook
+from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results.store import holds_experiment, read_experiment
@@ -29,6 +30,13 @@ class Setup:
     def search(self) -> Search:
         """A fresh search of this experiment."""
         return Search(self.spec, self.seeds, criteria_of(self.scenario, self.workload))
+
+    def searched(self, runs: Iterable[tuple[RunRequest, RunVerdict]], where: object) -> Search:
+        """The search after these runs of the ledger at `where`. Raises `ResultsError` for runs it did not ask for."""
+        try:
+            return Search.replay(self.spec, self.seeds, criteria_of(self.scenario, self.workload), runs)
+        except ValueError as error:
+            raise ResultsError(f"{where}: the ledger was changed by hand: {error}; restore it") from None
 
 
 def prepare(scenario: Scenario) -> Setup:

@@ -26,6 +26,7 @@ __all__ = [
     "ComparisonManifest",
     "check_comparison_free",
     "create_comparison",
+    "forget_comparison_answer",
     "holds_comparison",
     "log_file",
     "read_comparison",
@@ -91,6 +92,12 @@ def write_comparison_answer(directory: Path, answer: Comparison) -> None:
     """Write answer.json. Raises `ResultsError`."""
     with explained(directory / _ANSWER):
         write_json(directory / _ANSWER, answer)
+
+
+def forget_comparison_answer(directory: Path) -> None:
+    """Remove answer.json, which is not the answer once more is measured. Raises `ResultsError`."""
+    with explained(directory / _ANSWER):
+        (directory / _ANSWER).unlink(missing_ok=True)
 
 
 def variant_directory(directory: Path, name: str) -> Path:

@@ -214,3 +214,29 @@ def test_a_damaged_ledger_is_named_by_its_line(own: str, loadgen: Loadgen) -> No
     assert "other schedules or workloads: they are no pair" in refused
     ledger.write_bytes(b"".join([*lines[:-1], b"{\n"]))
     assert f"{ledger}:{len(lines)}: not valid JSON" in loadgen("show", own, code=2).stderr
+
+
+def test_a_ledger_in_another_order_is_refused_in_one_line(own: str, loadgen: Loadgen) -> None:
+    ledger = Path(own, "variants/slow/verdicts.jsonl")
+    first, second, third, *rest = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join([first, third, second, *rest]))
+    Path(own, "answer.json").unlink()
+    for command in (("show", own), ("compare", "--resume", own, "--quiet"), ("show", f"{own}/variants/slow")):
+        Path(own, "variants/slow/capacity.json").unlink(missing_ok=True)
+        refused = loadgen(*command, code=2).stderr
+        assert "the ledger was changed by hand" in refused
+        assert refused.count("\n") == 1
+
+
+def test_an_answer_is_forgotten_once_more_is_measured(
+    own: str, loadgen: Loadgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Path(own, "variants/slow/verdicts.jsonl")
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+
+    async def killed(*_: object) -> None:
+        raise library.ResultsError("the disk is full")
+
+    monkeypatch.setattr("loadgen.experiment.compare.library.run_phases", killed)
+    loadgen("compare", "--resume", own, "--quiet", code=2)
+    assert library.load_compared(own).answer.outcome == "UNFINISHED"

@@ -35,6 +35,7 @@ from loadgen.results.comparison import (
     ComparisonManifest,
     check_comparison_free,
     create_comparison,
+    forget_comparison_answer,
     log_file,
     variant_directory,
 )
@@ -143,6 +144,7 @@ class LiveBench:
         for variant in self.setup:
             store = ExperimentStore.open(variant_directory(self.directory, variant.name))
             self._stores[variant.name] = store
+        forget_comparison_answer(self.directory)
 
     async def executor(self, name: str) -> _Executor:
         """See `Bench`."""

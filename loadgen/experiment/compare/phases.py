@@ -8,21 +8,20 @@ before is kept, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from analysis.compare.phase import PairedEnd, PairedPhase
+from analysis.compare.phase import PairedEnd, PairedPhase, PairedPlan, job_of
 from analysis.compare.types import ComparisonOutcome
-from analysis.search import VARIANT, Outcome, RunRequest, Search
+from analysis.search import VARIANT, Outcome, RunRequest
 from analysis.verdict import RunVerdict
-from loadgen.common.errors import Aborted, ClientLimited, TargetError
+from loadgen.common.errors import Aborted, ClientLimited, ResultsError, TargetError
 from loadgen.experiment.compare.setup import ComparisonSetup, VariantSetup
-from loadgen.experiment.run_plan import criteria_of
 from loadgen.experiment.search_loop import Budget, RunExecutor, run_search
 
-__all__ = ["Bench", "Measured", "run_phases"]
+__all__ = ["Bench", "Measured", "replayed", "run_phases"]
 
 Judged = tuple[RunRequest, RunVerdict]
 
@@ -75,7 +74,7 @@ async def run_phases(setup: ComparisonSetup, bench: Bench, budget: Budget) -> Me
 
 async def _search(variant: VariantSetup, bench: Bench, budget: Budget, measured: Measured) -> None:
     setup, name = variant.setup, variant.name
-    search = Search.replay(setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), bench.searched(name))
+    search = setup.searched(bench.searched(name), f"variant {name}")
     search.retry()
     outcome = search.ask()
     if isinstance(outcome, RunRequest):
@@ -103,9 +102,23 @@ async def _pair(setup: ComparisonSetup, bench: Bench, budget: Budget, measured: 
                 measured.stopped = "UNSTABLE_TARGET", "fewer than two variants are left to be compared"
             return
         runs = [run for name in plan.variants for run in bench.paired(name)]
-        phase = measured.phase = PairedPhase.replay(plan, plan.own(runs))
+        phase = measured.phase = replayed(plan, runs)
         if not await _execute(phase, bench, budget, measured):
             return
+
+
+def replayed(plan: PairedPlan, runs: Iterable[Judged]) -> PairedPhase:
+    """The paired phase after these runs of the variants' ledgers. Raises `ResultsError` for seeds it did not declare.
+
+    Its rates follow from the variants that are there: once one is lost, or is back, runs of the other plan remain in
+    the ledgers, and do not count.
+    """
+    jobs = frozenset(plan.jobs())
+    own = ((request, verdict) for request, verdict in runs if job_of(request) in jobs)
+    try:
+        return PairedPhase.replay(plan, own)
+    except ValueError as error:
+        raise ResultsError(f"the ledger of a variant was changed by hand: {error}; restore it") from None
 
 
 async def _execute(phase: PairedPhase, bench: Bench, budget: Budget, measured: Measured) -> bool:

@@ -9,10 +9,12 @@ that were declared.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from statistics import fmean
 
 from analysis.compare.decision import costs, decide
 from analysis.compare.frontier import envelope, frontier
@@ -89,6 +91,7 @@ def compared(
             declared,
             outcome,
             {one.variant: one for one in capacities},
+            runs,
         )
         for label in labels
         if label in primary_labels
@@ -151,6 +154,7 @@ def _judged(
     declared: Declared,
     outcome: ComparisonOutcome,
     capacities: Mapping[str, CapacityPerGpu],
+    runs: Sequence[VariantRun],
 ) -> PrimaryVerdict:
     d = difference
     verdict = primary_verdict(d, indifference=declared.indifference, same_rate=same_rate)
@@ -168,8 +172,12 @@ def _judged(
     ends = {name: capacities[name].outcome for name in (d.a, d.b)}
     winner = {"A": d.a, "B": d.b}.get(verdict.winner, "")
     above = [name for name, end in ends.items() if end == "ABOVE_RANGE" and name != winner]
-    below = [name for name, end in ends.items() if end == "BELOW_RANGE" and (not winner or name == winner)]
-    # what it shows at the end of the range bounds it from one side only
+    # what it shows at the end of the range bounds it from one side only, and overload there may have cost it goodput
+    below = [
+        name
+        for name, end in ends.items()
+        if end == "BELOW_RANGE" and not (winner and _beyond(winner, name, d.label, runs, declared.indifference))
+    ]
     if not above and not below:
         open_ends = {"ABOVE_RANGE": ("above", "highest"), "BELOW_RANGE": ("below", "lowest")}
         caveats = [(name, *open_ends[end]) for name, end in ends.items() if end in open_ends]
@@ -188,6 +196,22 @@ def _judged(
         f"--rate. At the end of the range it differs by {d.mean:+.2%} of their mean "
         f"(n = {d.n}).",
     )
+
+
+def _beyond(winner: str, other: str, label: str, runs: Sequence[VariantRun], zone: float) -> bool:
+    """Whether the winner's G_card is larger, by more than the zone, than all that is offered at the other's rate."""
+    if winner == other:
+        return False
+    ran_at = next(run.rate_per_gpu for run in runs if (run.variant, run.label) == (other, label))
+    offered = [
+        run.g_card / run.attainment
+        for run in runs
+        if run.variant == winner and run.attainment > 0 and math.isclose(run.rate_per_gpu, ran_at, rel_tol=1e-6)
+    ]
+    if not offered:
+        return False
+    own = fmean(run.g_card for run in runs if (run.variant, run.label) == (winner, label))
+    return 2 * (own - fmean(offered)) / (own + fmean(offered)) > zone
 
 
 def _lone(name: str, counts: tuple[int, int], attain: Fraction) -> LoneRequests:

@@ -134,6 +134,17 @@ def test_a_winner_may_be_better_than_the_range_shows(loadgen: Loadgen) -> None:
     )
 
 
+def test_overload_at_the_lowest_rate_says_nothing_of_goodput_below_it(loadgen: Loadgen) -> None:
+    """At 7.9/s the slower server could keep every request in time, as far as the runs at 8/s show."""
+    pair = ("--variant", "slow=virtual:mm1?service.mean_ms=115", "--variant", "fast=virtual:mm1")
+    for highest, winner in (("8.1", "cannot tell"), ("12", "B")):
+        said = loadgen("compare", *pair, *QUICK, "--rate", f"8..{highest}", "--json").stdout
+        (verdict,) = json.loads(said)["primary"]
+        assert verdict["difference"]["hi"] < -0.03
+        assert verdict["winner"] == winner
+        assert "the λ* of slow lies below the rates that were offered" in verdict["words"].replace(". The", ". the")
+
+
 def test_alternatives_make_a_second_verdict_of_the_best_of_each(loadgen: Loadgen) -> None:
     more = ("--variant", "tuned=virtual:mm1?service.mean_ms=40,alternative_of=slow")
     answer = json.loads(loadgen("compare", *PAIR, *more, *QUICK, "--json").stdout)

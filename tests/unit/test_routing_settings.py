@@ -75,7 +75,7 @@ def compared(*variants: str) -> Any:
 
 
 def test_a_variant_has_a_policy_of_its_own() -> None:
-    setup = compared("a=http://a:1,http://b:1,routing=least-in-flight", "b=http://c:1,http://d:1")
+    setup = compared("a=http://a:1,http://b:1,gpus=2,routing=least-in-flight", "b=http://c:1,http://d:1,gpus=2")
     assert setup["a"].setup.scenario.routing == "least-in-flight"
     assert setup["b"].setup.scenario.routing == "round-robin"
 

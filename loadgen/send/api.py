@@ -72,6 +72,7 @@ class SendOptions:
     """How the load is offered."""
 
     transport: Literal["wire", "httpx"] = "wire"
+    stamps: Literal["kernel", "user"] | None = None  # of reads; None: the kernel's where it gives them
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
     pacing: Pacing = field(default_factory=OnSchedule)  # when each request leaves

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from loadgen.experiment.compare.rehearsal import ComparisonRehearsal
     from loadgen.experiment.compare.setup import ComparisonSetup, prepare_comparison
     from loadgen.experiment.forecast import Forecast, forecast
+    from loadgen.experiment.gate.library import gate, gate_sync, prepare_gate
     from loadgen.experiment.library import (
         rehearse,
         rehearse_sync,
@@ -118,12 +119,15 @@ __all__ = [
     "compare_sync",
     "forecast",
     "forecast_comparison",
+    "gate",
+    "gate_sync",
     "load",
     "load_compared",
     "load_comparison",
     "load_scenario",
     "prepare",
     "prepare_comparison",
+    "prepare_gate",
     "rehearse",
     "rehearse_comparison",
     "rehearse_sync",
@@ -150,6 +154,7 @@ _AT = {
     "experiment.compare.rehearsal": ("ComparisonRehearsal",),
     "experiment.compare.setup": ("ComparisonSetup", "prepare_comparison"),
     "experiment.forecast": ("Forecast", "forecast"),
+    "experiment.gate.library": ("gate", "gate_sync", "prepare_gate"),
     "experiment.library": (
         "rehearse", "rehearse_sync", "replay", "replay_sync", "run", "run_sync", "sweep", "sweep_sync",
     ),

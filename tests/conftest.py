@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from analysis.judge import run as judge
 from loadgen.cli import main
+from tests.fakes.cli import Forks, forks
 from tests.fakes.gates import relaxed
 
 
@@ -45,6 +46,13 @@ def loadgen(
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forks]:
+    """The command line as a process with pipes, files and an exit of its own."""
+    with forks() as command:
+        yield command
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from analysis.diagnose import diagnose, in_lines
 from analysis.replicas import pooled
 from analysis.report.buckets import Bucket
 from analysis.report.cause import cause, missed_by
+from analysis.report.required import requirement
 from analysis.report.types import AdditionalStatistics, CapacityAnswer, Conditions, Proof, RateRow, RunRow, Span
 from analysis.search import Outcome, RunRequest
 from analysis.search.intervals import mean_crossing, spread, window_to_agree
@@ -33,12 +34,13 @@ def answer(
     buckets: Callable[[Sequence[str]], list[Bucket]],
     notes: Sequence[str] = (),
     slo: Slo | None = None,
+    require: float | None = None,
 ) -> CapacityAnswer:
     """Assemble the answer.
 
     `conditions` is all that λ* is a property of (SLO, q, ε, window, R, workload, target); `runs` the whole ledger;
     `buckets(keys)` the latencies per (input, output) bucket of the valid runs of those keys. Rates in requests/s, times
-    in s. With `slo` the bracket's failing end is diagnosed.
+    in s. With `slo` the bracket's failing end is diagnosed; with `require` the answer says whether that rate is kept.
     """
     return CapacityAnswer(
         outcome=outcome.name,
@@ -63,6 +65,7 @@ def answer(
         findings=outcome.findings,
         notes=tuple(notes),
         runs=tuple(_run(request, verdict) for request, verdict in runs),
+        requirement=None if require is None else requirement(outcome, require, conditions),
     )
 
 

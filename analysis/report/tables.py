@@ -150,12 +150,15 @@ def _served(run: RunVerdict) -> list[str]:
 
 def sentences(answer: CapacityAnswer) -> list[str]:
     """What was found, what it proves, under which conditions, and what stands beside it."""
+    required = answer.requirement
+    alone = required is not None and len(_all_rates(answer)) <= 1  # which says all that the headline would
     return [
-        _headline(answer),
+        *([LATE_CLIENT] if alone and answer.outcome == "CLIENT_LIMITED" else []),
+        *([] if alone else [_headline(answer)]),
         *failures(answer),
         *_diagnosis(answer),
         *_uneven(answer),
-        *_proof(answer),
+        *([] if alone and required is not None and required.verdict == "KEPT" else _proof(answer)),
         _conditions(answer.conditions),
         *_beside(answer),
         *answer.notes,

@@ -11,7 +11,7 @@ from analysis.schema import ANSWER_VERSION
 from analysis.search import Kind, OutcomeName, Support
 from analysis.verdict import Balance, Finding, JsonFloat, Status
 
-__all__ = ["AdditionalStatistics", "CapacityAnswer", "Conditions", "Proof", "RateRow", "RunRow", "Span"]
+__all__ = ["AdditionalStatistics", "CapacityAnswer", "Conditions", "Proof", "RateRow", "Requirement", "RunRow", "Span"]
 
 Span = tuple[float, float]  # smallest, largest
 
@@ -117,6 +117,15 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """Whether a required rate (requests/s) was proved, refuted by a failure that stands, or neither."""
+
+    rate: float
+    verdict: Literal["KEPT", "BROKEN", "CANNOT_TELL"]
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer:
     """The answer of a sweep. Rates in requests/s; `bracket`: the largest that passed, the smallest that failed."""
 
@@ -139,3 +148,4 @@ class CapacityAnswer:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     runs: tuple[RunRow, ...]
+    requirement: Requirement | None = None

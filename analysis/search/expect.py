@@ -27,6 +27,7 @@ from analysis.verdict import Criteria, RunVerdict
 __all__ = ["STEEPNESS", "Bill", "CostModel", "Expectation", "expect", "pass_probability"]
 
 STEEPNESS: Final = 16.0
+_FAR: Final = 100.0  # times a rate: a capacity at which no run fails by chance
 _PASS = RunVerdict(status="PASS", attainment=1.0)
 _FAIL = RunVerdict(status="FAIL", attainment=0.94)  # not so far off that it would not be repeated
 
@@ -90,10 +91,11 @@ def expect(
 ) -> Expectation:
     """Expected and worst-case cost of a search, the same for the same arguments."""
     grid, book, draw = spec.grid, _numbered_seeds(spec), Random(seed)
-    bills = [
-        _play(spec, book, cost, grid[0] * (grid[-1] / grid[0]) ** ((i + 0.5) / searches), steepness, paired, draw)
-        for i in range(searches)
-    ]
+    if spec.gates:  # a lone required rate is taken to hold: what it costs to prove it
+        capacities = [_FAR * grid[0]] * searches
+    else:
+        capacities = [grid[0] * (grid[-1] / grid[0]) ** ((i + 0.5) / searches) for i in range(searches)]
+    bills = [_play(spec, book, cost, capacity, steepness, paired, draw) for capacity in capacities]
     return Expectation(
         expected=Bill(
             **{name: math.fsum(getattr(bill, name) for bill in bills) / searches for name in Bill.__dataclass_fields__}
@@ -116,7 +118,7 @@ def _play(
         kept = paired and request.kind == "explore"
         passed = request.kind != "recheck" and (luck[request.replicate] if kept else draw.random()) < chance
         search.tell(request, _PASS if passed else _FAIL)
-        share = 1.0 if passed or spec.tabulate else 0.1 + 0.9 * chance
+        share = 1.0 if passed or not spec.early_fail else 0.1 + 0.9 * chance
         runs.append((request.rate, cost.load_s(request.kind, share)))
     return _bill(runs, cost)
 

@@ -79,6 +79,16 @@ class SearchSpec:
         return isinstance(self.rates, RateList)
 
     @property
+    def gates(self) -> bool:
+        """Whether the required rate is the only one."""
+        return self.tabulate and self.grid == (self.require,)
+
+    @property
+    def early_fail(self) -> bool:
+        """Whether a run may end once it cannot pass any more: not where a table is to have whole runs."""
+        return not self.tabulate or self.gates
+
+    @property
     def grid(self) -> tuple[float, ...]:
         """Every rate that may be tested, rising, requests/s."""
         return self._rates if self.require is None else tuple(sorted({*self._rates, self.require}))

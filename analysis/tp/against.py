@@ -25,11 +25,12 @@ _BUCKETS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 1638
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """L, H and e_a of the model that was profiled; a `None` is not compared."""
+    """L, H and e_a of the profiled model, and why its config.json rules the model out; a `None` is not compared."""
 
     layers: int | None = None
     hidden: int | None = None
     element_bytes: int | None = None
+    inapplicable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,13 @@ class Comparison:
 
 def compare(profile: Profile, expected: Expected) -> Comparison:
     """What in the trace agrees with the model and what does not."""
-    reasons: list[str] = []
+    reasons: list[str] = list(expected.inapplicable)
     facts: list[str] = []
     unknown: list[str] = []
     steps = profile.steps
     if not profile.collectives:
         unknown.append("the trace holds no collectives (one rank, or none were recorded)")
-        return Comparison(reasons=(), facts=(), unknown=tuple(unknown))
+        return Comparison(reasons=tuple(reasons), facts=(), unknown=tuple(unknown))
     for said, into in (*_kinds(profile), *_calls(steps, expected), *_payloads(profile, expected)):
         {"stop": reasons, "fact": facts, "unknown": unknown}[into].append(said)
     return Comparison(reasons=tuple(reasons), facts=tuple(facts), unknown=tuple(unknown))

@@ -12,7 +12,7 @@ from analysis.text import bounded
 from analysis.tp.cost import Shape
 from analysis.tp.names import ELEMENT_BYTES
 
-__all__ = ["BadConfig", "Model", "element_bytes", "model_of_config", "shape_of_config"]
+__all__ = ["BadConfig", "Model", "element_bytes", "model_of_config"]
 
 _LARGEST: Final = 1 << 32
 _HIDDEN: Final = ("hidden_size", "n_embd", "d_model", "n_embed")
@@ -67,11 +67,6 @@ def element_bytes(name: str) -> int:
     if size is None:
         raise BadConfig(f"{bounded(name, 40)!r} is no element type: write bfloat16, float16 or float32")
     return size
-
-
-def shape_of_config(text: bytes) -> Shape:
-    """The shape that a config.json describes; of a multimodal model, its text part. Raises `BadConfig`."""
-    return model_of_config(text).shape
 
 
 def model_of_config(text: bytes) -> Model:

@@ -24,7 +24,7 @@ _THROUGH_HOST: Final = {"PHB": "a PCIe host bridge", "NODE": "host bridges of a 
 
 def shapes(facts: Facts) -> Link:
     """1: whether p divides the model, and the trace shows what the model says."""
-    wrong, said, p, shape = [], [], facts.ranks, facts.shape
+    wrong, said, p, shape = list(facts.inapplicable), [], facts.ranks, facts.shape
     if shape is not None:
         if p > shape.kv_heads:
             wrong.append(f"{p} ranks and {shape.kv_heads} KV heads: each is kept {p / shape.kv_heads:.3g} times")

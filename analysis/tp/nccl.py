@@ -32,7 +32,7 @@ _UNITS_S: Final = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
 _CLEAR_GB_PER_S: Final = 5.0  # from which two decimals tell busbw/algbw
 _LIKELY: Final = 1e-3, 1e12  # times of a collective, in the file's unit
 _MOST_BYTES: Final = 1 << 50  # of one collective
-_MOST_ROWS: Final = 1 << 16
+MOST_ROWS: Final = 1 << 16
 _MOST_CHARACTERS: Final = 2000  # of a line; a row has 300 at most
 
 
@@ -130,8 +130,8 @@ class _Reader:
         table = self.table
         if table is None:
             return
-        if len(self.rows) >= _MOST_ROWS:
-            raise BadNccl(f"line {number}: more than {_MOST_ROWS} rows: pass the output of one run")
+        if len(self.rows) >= MOST_ROWS:
+            raise BadNccl(f"line {number}: more than {MOST_ROWS} rows: pass the output of one run")
         names, width = table.names, table.width
         given = len(cells) - 2 * (table.stamp and len(cells) >= table.lead + width + 2)
         sides: tuple[Side | None, Side | None]

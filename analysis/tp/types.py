@@ -138,6 +138,7 @@ class Facts:
 
     ranks: int
     shape: Shape | None = None
+    inapplicable: tuple[str, ...] = ()  # why the model of method section 9 does not hold, as config.json says
     topology: Topology | None = None
     log: NcclLog | None = None
     nccl: Microbenchmark | None = None

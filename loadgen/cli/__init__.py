@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,6 +26,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS: Final = {
     "sweep": "Find the largest arrival rate at which every replicate keeps the joint SLO.",
     "compare": "Compare configurations of a server per GPU, on the same arrivals and requests.",
+    "gate": "Test one rate and nothing else, with an exit code for CI.",
     "run": "Offer one rate once (or N requests at a time) and judge it.",
     "check": "Find out what a server can do, with at most ten small requests (some 8 seconds).",
     "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "
@@ -166,13 +167,22 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # nothing more can be said on it, not even by the interpreter's last flush
-        with suppress(OSError, io.UnsupportedOperation):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
-            return code or _PIPE_CLOSED
-        return code or _complain(f"the output cannot be written: {error.strerror}", UsageError.exit_code)
+            code = code or _PIPE_CLOSED
+        else:
+            code = code or _complain(f"the output cannot be written: {error.strerror}", UsageError.exit_code)
+    try:
+        sys.stderr.flush()
+    except OSError:  # a reader of the progress that left changes no result
+        _discard(sys.stderr)
     return code
+
+
+def _discard(stream: TextIO) -> None:
+    """Nothing more can be written to it: not even the interpreter's last flush may fail."""
+    with suppress(OSError, io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _complain(text: str, code: int) -> int:

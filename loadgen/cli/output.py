@@ -39,8 +39,10 @@ _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
 
 
 def print_answer(answer: CapacityAnswer, *, buckets: bool) -> None:
-    """The tables and sentences of a sweep on stdout."""
-    if answer.rates:
+    """The tables and sentences of a sweep on stdout, after the verdict on a required rate."""
+    if answer.requirement is not None:
+        print_lines(answer.requirement.words)
+    if answer.rates or answer.proofs:
         print_tables(verdict_table(answer), latency_table(answer), *([bucket_table(answer)] if buckets else []))
     print_lines(*sentences(answer))
 

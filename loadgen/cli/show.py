@@ -27,7 +27,7 @@ def show_command(
         print_json(answer) if as_json else print_comparison(answer)
         return
     measured = load(directory)
-    if measured.kind == "sweep":
+    if measured.kind in ("sweep", "gate"):
         print_json(measured.answer) if as_json else print_answer(measured.answer, buckets=buckets)
         return
     for line in measured.ledger:

@@ -14,7 +14,7 @@ from loadgen import load
 from loadgen.cli.options import Json
 from loadgen.cli.output import print_json, print_lines
 from loadgen.cli.tpnccl import measured_times
-from loadgen.cli.tpprofile import Config, read_config, read_profile, read_token_times
+from loadgen.cli.tpprofile import Config, read_model, read_profile, read_token_times
 from loadgen.common.errors import UsageError
 
 __all__ = ["DIAGNOSE", "diagnose_command"]
@@ -48,11 +48,13 @@ def diagnose_command(
     as_json: Json = False,
 ) -> None:
     """Go from shapes and links to load, and stop at the first link that explains a poor TP server."""
-    shape = None if config is None else read_config(config)
+    model = None if config is None else read_model(config)
+    shape = None if model is None else model.shape
     links = explain(
         Facts(
             ranks=tp,
             shape=shape,
+            inapplicable=() if model is None else model.inapplicable,
             topology=None if topo is None else _topology(topo),
             log=None if nccl_log is None else _nccl_log(nccl_log),
             nccl=None if nccl is None else measured_times("--nccl", nccl),

@@ -25,7 +25,7 @@ from loadgen.common.errors import ResultsError, UsageError
 from traces.errors import TraceError
 from traces.source import open_source
 
-__all__ = ["PROFILE", "profile_command", "read_config", "read_model", "read_profile", "read_token_times"]
+__all__ = ["PROFILE", "profile_command", "read_model", "read_profile", "read_token_times"]
 
 PROFILE: Final = "Example: loadgen tp profile rank0.pt.trace.json.gz --config config.json"
 _MAX_CONFIG_BYTES: Final = 16 << 20
@@ -64,7 +64,8 @@ def profile_command(
     as_json: Json = False,
 ) -> None:
     """Read a PyTorch (Kineto) trace: collectives and GEMMs of each step, against 2L calls of T·H·e_a bytes."""
-    shape = None if config is None else read_config(config)
+    model = None if config is None else read_model(config)
+    shape = None if model is None else model.shape
     try:
         given = None if act_dtype is None else element_bytes(act_dtype)
     except BadConfig as error:
@@ -73,6 +74,7 @@ def profile_command(
         layers=layers or (shape.layers if shape else None),
         hidden=hidden or (shape.hidden if shape else None),
         element_bytes=given or (shape.activation_bytes if shape else None),
+        inapplicable=() if model is None else model.inapplicable,
     )
     profile = read_profile(file, shape)
     comparison = compare(profile, expected)
@@ -100,11 +102,6 @@ def read_model(path: Path) -> Model:
         raise UsageError(f"--config {path}: {error.strerror}") from None
     except BadConfig as error:
         raise UsageError(f"--config {path}: {error}") from None
-
-
-def read_config(path: Path) -> Shape:
-    """The model's shape. Raises `UsageError` in one line."""
-    return read_model(path).shape
 
 
 def read_profile(file: str, shape: Shape | None) -> Profile:

@@ -15,7 +15,7 @@ import anyio
 from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, RunRequest, Search
 from analysis.verdict import RunVerdict
-from loadgen.common.errors import TargetError
+from loadgen.common.errors import ResultsError, TargetError
 from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.live_sut import open_sut
 from loadgen.experiment.preparation import Preparation, prepare_target, resume_target
@@ -28,10 +28,10 @@ from loadgen.experiment.sut import Sut
 from loadgen.results.answer import assemble, judged_runs
 from loadgen.results.files import check_free
 from loadgen.results.manifest import machine, versions
-from loadgen.results.store import ExperimentStore, read_ledger
+from loadgen.results.store import ExperimentStore, read_experiment, read_ledger
 from loadgen.results.types import ExperimentKind, LedgerLine, Manifest, TargetRecord
 
-__all__ = ["Prepared", "manifest_of", "opened_runner", "prepared_target", "single_run", "sweep"]
+__all__ = ["Prepared", "check_kind", "manifest_of", "opened_runner", "prepared_target", "single_run", "sweep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,15 @@ async def single_run(
         return (await runner.execute(request)).verdict
 
 
+def check_kind(directory: Path, kind: ExperimentKind) -> None:
+    """Raise `ResultsError` where a command would go on with an experiment of another one."""
+    found = read_experiment(directory).kind
+    if found != kind:
+        name = "gate" if found == "regression" else found
+        more = f"go on with loadgen {name} --resume {directory}" if name in ("sweep", "gate") else "it cannot go on"
+        raise ResultsError(f"--resume {directory}: holds the results of loadgen {name}; {more}")
+
+
 async def sweep(
     setup: Setup,
     directory: Path,
@@ -162,8 +171,9 @@ async def sweep(
     progress: Progress,
     stop: anyio.Event,
     began_s: float | None = None,
+    kind: Literal["sweep", "gate"] = "sweep",
 ) -> tuple[Outcome, CapacityAnswer]:
-    """Search or tabulate; the outcome, and the answer as written to capacity.json.
+    """Search, tabulate or test a required rate; the outcome, and the answer as written to capacity.json.
 
     `began_s` is when the command started, on the monotonic clock: the time budget counts from there. The answer is
     written also where the target is gone, which raises `TargetError` after that.
@@ -172,17 +182,16 @@ async def sweep(
     search = setup.search()
     ledger: list[LedgerLine] = []
     if resume:
+        check_kind(directory, kind)
         search = Search.replay(
             setup.spec, setup.seeds, criteria_of(setup.scenario, setup.workload), judged_runs(directory)
         )
         search.retry()  # the client may be well again
         ledger = read_ledger(directory)
         progress.note(f"resuming {directory}: {len(ledger)} sealed runs carried over")
-    opened = opened_runner(
-        setup, directory, kind="sweep", resume=resume, progress=progress, stop=stop, began_s=started_s
-    )
+    opened = opened_runner(setup, directory, kind=kind, resume=resume, progress=progress, stop=stop, began_s=started_s)
     async with opened as runner:
-        runner.early_fail = not setup.spec.tabulate
+        runner.early_fail = setup.spec.early_fail
         budget = Budget.of(setup.scenario, ledger, clock=lambda: time.monotonic() - started_s)
         try:
             outcome = await run_search(search, runner, budget)

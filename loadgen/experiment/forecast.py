@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from analysis.search import Bill, CostModel, Expectation, RateList, expect
+from analysis.search import Bill, CostModel, Expectation, expect
 from analysis.units import format_duration
 from loadgen.common import defaults
 from loadgen.common.errors import ScenarioError
@@ -43,6 +43,7 @@ class Forecast:
 
     expectation: Expectation
     tabulate: bool
+    gates: bool  # one required rate
     rates: tuple[float, ...]
     settings: str
     assumed: str  # what the expected time takes for granted
@@ -52,14 +53,18 @@ class Forecast:
         """For people."""
         low, high = self.rates[0], self.rates[-1]
         what = (
-            f"measures one rate, {low:.4g}/s"
+            f"tests {low:.4g}/s and no other rate"
+            if self.gates
+            else f"measures one rate, {low:.4g}/s"
             if len(self.rates) == 1
             else f"measures {len(self.rates)} rates, {low:.4g}..{high:.4g} requests/s"
             if self.tabulate
             else f"searches {low:.4g}..{high:.4g} requests/s on a grid of {len(self.rates)} rates"
         )
         lines = [f"plan: {what}; {self.settings}"]
-        if not self.tabulate:
+        if self.gates:
+            lines.append(f"if the rate keeps the SLO: {bill_words(self.expectation.expected)}{self.assumed}")
+        elif not self.tabulate:
             lines.append(
                 f"expected: {bill_words(self.expectation.expected)} (mean of {self.expectation.searches} simulated "
                 f"searches{self.assumed})"
@@ -98,7 +103,8 @@ def forecast(setup: Setup) -> Forecast:
     proof = "" if spec.tabulate else f" to prove a rate, {spec.explore} to explore one"
     return Forecast(
         expectation=found,
-        tabulate=isinstance(spec.rates, RateList),
+        tabulate=spec.tabulate,
+        gates=spec.gates,
         rates=spec.grid,
         assumed=_assumed(scenario),
         thin=_thin(scenario, spec.grid[0]),

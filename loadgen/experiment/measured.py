@@ -60,7 +60,7 @@ class Experiment:
 
     @property
     def kind(self) -> str:
-        """`sweep`, `run` or `replay`."""
+        """`sweep`, `run`, `replay`, `gate` (of one rate) or `regression` (a gate against a baseline)."""
         return self.manifest.kind
 
     @cached_property
@@ -94,7 +94,7 @@ class Experiment:
         setup = prepare(self.scenario)
         criteria = criteria_of(setup.scenario, setup.workload)
         search = Search.replay(setup.spec, setup.seeds, criteria, judged_runs(self.directory))
-        return search.stop("UNFINISHED", f"go on with: loadgen sweep --resume {self.directory}")
+        return search.stop("UNFINISHED", f"go on with: loadgen {self.kind} --resume {self.directory}")
 
     @cached_property
     def ledger(self) -> Sequence[LedgerLine]:
@@ -159,5 +159,7 @@ class Experiment:
         return chosen
 
     def _sweep_only(self, what: str) -> None:
-        if self.kind != "sweep":
+        if self.kind == "regression":
+            raise ResultsError(f"{self.directory}: a gate against a baseline has no {what} of a sweep: read its gate")
+        if self.kind not in ("sweep", "gate"):
             raise ResultsError(f"{self.directory}: a single {self.kind} has no {what} of a sweep: read its runs")

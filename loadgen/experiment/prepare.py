@@ -69,9 +69,15 @@ def resumed_scenario(directory: Path, overrides: Mapping[str, Value]) -> Scenari
     experiment = read_experiment(directory)
     stored = Scenario.restore(experiment.scenario)
     now = Scenario.restore({**experiment.scenario, **overrides})
-    if now.sha256 != stored.sha256:
+    # these two change no run, but which runs are asked for
+    asked = [
+        f"{key}: {getattr(stored, key)} → {getattr(now, key)}"
+        for key in ("require", "search")
+        if getattr(stored, key) != getattr(now, key)
+    ]
+    if changed := [*differences(stored, now), *asked]:
         raise ScenarioError(
-            f"--resume {directory}: not the same experiment ({'; '.join(differences(stored, now))}); "
+            f"--resume {directory}: not the same experiment ({'; '.join(changed)}); "
             f"drop these options to go on, or choose another --out"
         )
     if experiment.scenario_sha256 != stored.sha256:

@@ -136,7 +136,7 @@ def repeat(on: Rehearsal, seed: int) -> Repeat:
     scenario = setup.scenario.model_copy(update={"seeds": None, "seed": seed})
     search = Search(setup.spec, seed_book(scenario, setup.spec), criteria_of(scenario, setup.workload))
     budget = Budget.of(scenario)
-    runner = MemoryRunner(on=on, early_fail=not setup.spec.tabulate)
+    runner = MemoryRunner(on=on, early_fail=setup.spec.early_fail)
     outcome = asyncio.run(run_search(search, runner, budget))
     return Repeat(
         outcome=outcome,

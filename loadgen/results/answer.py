@@ -118,6 +118,7 @@ def assemble(
         buckets=buckets,
         notes=notes(scenario, experiment),
         slo=scenario.objective,
+        require=spec.require,
     )
 
 

@@ -32,7 +32,8 @@ __all__ = [
     "TargetRecord",
 ]
 
-ExperimentKind = Literal["sweep", "run", "replay"]
+# gate: one required rate; regression: runs against a baseline's
+ExperimentKind = Literal["sweep", "run", "replay", "gate", "regression"]
 MANIFEST_VERSION: Final = 2  # of experiment.json
 LEDGER_VERSION: Final = 2  # of a line of verdicts.jsonl; 1 had the variant outside of the run's key
 RUN_VERSION: Final = 2  # of run.json

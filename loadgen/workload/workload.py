@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from analysis.search import SearchSpec, SeedBook, parse_rates
+from analysis.search import RateList, SearchSpec, SeedBook, parse_rates
 from analysis.units import parse_share
 from loadgen.common import defaults
 from loadgen.common.errors import ScenarioError
@@ -141,10 +141,13 @@ def request_format(scenario: Scenario) -> RequestFormat:
 
 
 def search_spec(scenario: Scenario) -> SearchSpec:
-    """What is to be searched or tabulated. Raises `ScenarioError`."""
+    """What is to be searched or tabulated; a required rate alone unless `search` is set. Raises `ScenarioError`."""
     rates = _asked("rate", parse_rates, scenario.rate)
+    alone = None if scenario.require is None or scenario.search else RateList(rates=(scenario.require,))
+    if alone is not None and "rate" not in scenario.model_fields_set:
+        rates = alone
     try:
-        return SearchSpec(
+        spec = SearchSpec(
             rates=rates,
             width=float(parse_share(scenario.width)),
             runs=scenario.runs,
@@ -152,6 +155,7 @@ def search_spec(scenario: Scenario) -> SearchSpec:
             require=scenario.require,
             all_runs=scenario.all_runs,
         )
+        return spec if alone is None else replace(spec, rates=alone)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
 

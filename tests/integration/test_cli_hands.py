@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.fakes.cli import LOADGEN
+from tests.fakes.cli import LOADGEN, Forks, nobody
 from tests.fakes.pages import JSON, Reply, paged
 from tests.fakes.server import in_thread
 
@@ -74,32 +74,35 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    subprocess.run([*LOADGEN, *TABLE, "--quiet", "--out", "r"], cwd=folder, check=False, capture_output=True)
+    forked(*TABLE, "--quiet", "--out", "r", cwd=folder)
     assert (folder / "r" / "capacity.json").exists()
     return folder
 
 
 @pytest.mark.parametrize("command", ["show r", "show r --json", "sweep --help", "sweep --dry-run"])
-def test_a_reader_that_left_is_no_failed_verdict(results: Path, command: str) -> None:
-    done = shell(f"{' '.join(LOADGEN)} {command} | true; exit ${{PIPESTATUS[0]}}", results)
+def test_a_reader_that_left_is_no_failed_verdict(results: Path, forked: Forks, command: str) -> None:
+    with nobody() as left:
+        done = forked(*command.split(), cwd=results, stdout=left)
     assert done.returncode == 141
-    assert done.stderr == ""
+    assert done.stderr == b""
 
 
-def test_a_reader_of_the_progress_that_left_ends_no_measurement(tmp_path: Path) -> None:
-    done = shell(f"{' '.join([*LOADGEN, *TABLE])} --out r 2> >(true); exit $?", tmp_path)
+def test_a_reader_of_the_progress_that_left_ends_no_measurement(tmp_path: Path, forked: Forks) -> None:
+    with nobody() as left:
+        done = forked(*TABLE, "--out", "r", cwd=tmp_path, stderr=left)
     assert done.returncode == 0
-    assert "TABULATED" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert b"TABULATED" in done.stdout
+    assert b"Traceback" not in done.stdout
 
 
 @pytest.mark.parametrize("command", ["show r", "show r --json", "--version", "sweep --dry-run"])
-def test_a_full_disk_behind_the_output_is_one_line(results: Path, command: str) -> None:
-    done = shell(f"{' '.join(LOADGEN)} {command} > /dev/full", results)
+def test_a_full_disk_behind_the_output_is_one_line(results: Path, forked: Forks, command: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = forked(*command.split(), cwd=results, stdout=full.fileno())
     assert done.returncode == 2
-    assert done.stderr == "loadgen: the output cannot be written: No space left on device\n"
+    assert done.stderr == b"loadgen: the output cannot be written: No space left on device\n"
 
 
 def test_an_output_that_was_closed_is_none_that_is_missed(results: Path) -> None:

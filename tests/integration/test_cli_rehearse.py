@@ -30,7 +30,7 @@ def test_a_repeat_ends_as_the_sweep_on_disk_with_its_seed(loadgen: Any, tmp_path
 
 
 def test_the_report_comes_as_json_and_as_tables_and_leaves_nothing_behind(loadgen: Any, tmp_path: Path) -> None:
-    report = json.loads(loadgen("sweep", *QUICK, "--rehearse", "2", "--require", "3", "--json").stdout)
+    report = json.loads(loadgen("sweep", *QUICK, "--rehearse", "2", "--require", "3", "--search", "--json").stdout)
     assert report["simulated"] is True
     assert sum(report["outcomes"].values()) == report["repeats"] == 2
     assert sum(report["require"][name] for name in ("met", "refuted", "cannot tell")) == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.cli import LOADGEN
+from tests.fakes.cli import LOADGEN, Forks
 from traces.read import read_trace
 
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
@@ -131,10 +131,8 @@ def test_a_device_is_not_replaced(loadgen: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["mooncake", "csv", "parquet"])
-def test_convert_works_between_pipes(to: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*LOADGEN, "trace", "convert", "-", "-", "--to", to], input=AZURE.encode(), capture_output=True
-    )
+def test_convert_works_between_pipes(forked: Forks, to: str, tmp_path: Path) -> None:
+    done = forked("trace", "convert", "-", "-", "--to", to, cwd=tmp_path, given=AZURE.encode())
     assert done.returncode == 0, done.stderr
     assert b"wrote -: 2 rows" in done.stderr
     (tmp_path / "t").write_bytes(done.stdout)

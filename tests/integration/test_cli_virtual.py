@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pandas as pd
 import pytest
 
 from loadgen.results.events import read_events
-from tests.fakes.cli import LOADGEN
+from tests.fakes.cli import LOADGEN, Forks
 
 # on the simulated queue 2/s always passes this SLO and 14/s never does (pass probabilities above 0.999, below 0.001)
 SURE = ["--target", "virtual:fcfs", "--input", "16", "--output", "1", "--slo", "e2e<=250ms", "--window", "300s"]
@@ -89,11 +91,13 @@ def test_a_table_searches_nothing_and_ends_a_rate_at_its_first_failure_unless_as
 def test_a_requirement_is_met_refuted_or_unknown(
     loadgen: Any, tmp_path: Path, rate: str, require: str, code: int
 ) -> None:
-    loadgen("sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, code=code)
+    loadgen(
+        "sweep", *SURE, "--rate", rate, "--runs", "1", "--width", "30%", "--require", require, "--search", code=code
+    )
 
 
 def test_a_required_rate_is_proved_by_fresh_runs_before_anything_else(loadgen: Any, tmp_path: Path) -> None:
-    asked = ["--rate", "2..14", "--runs", "3", "--width", "50%", "--require", "2.3"]
+    asked = ["--rate", "2..14", "--runs", "3", "--width", "50%", "--require", "2.3", "--search"]
     loadgen("sweep", *SURE, *asked, "--max-requests", "4500", "--out", "r", code=0)  # enough for 2.3/s, not for 14
     answer = json.loads((tmp_path / "r" / "capacity.json").read_text())
     assert answer["outcome"] == "BUDGET_EXHAUSTED"
@@ -164,12 +168,20 @@ def test_kill_9_amid_a_sweep_loses_no_sealed_run(loadgen: Any, tmp_path: Path) -
     assert [(line["run"], line["verdict"]) for line in resumed] == [(line["run"], line["verdict"]) for line in complete]
 
 
-def test_a_pipe_whose_reader_left_is_no_traceback(loadgen: Any, tmp_path: Path) -> None:
+def beginning(of: int) -> bytes:
+    """Ten bytes of a pipe, whose reader then leaves."""
+    with os.fdopen(of, "rb", buffering=0) as reader:
+        return reader.read(10)
+
+
+def test_a_pipe_whose_reader_left_is_no_traceback(loadgen: Any, forked: Forks, tmp_path: Path) -> None:
     loadgen("sweep", *SURE, "--rate", "2,3", "--runs", "1", "--out", "r")
-    shell = f"{' '.join(LOADGEN)} show r --json | head -c 10"
-    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr
-    assert len(done.stdout) == 10
+    reading, writing = os.pipe()
+    with ThreadPoolExecutor() as pool, os.fdopen(writing, "wb") as output:
+        read = pool.submit(beginning, reading)
+        done = forked("show", "r", "--json", cwd=tmp_path, stdout=output.fileno())
+    assert b"Traceback" not in done.stderr
+    assert len(read.result()) == 10
 
 
 def test_a_narrow_terminal_folds_and_loses_nothing(loadgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +196,7 @@ def test_a_narrow_terminal_folds_and_loses_nothing(loadgen: Any, monkeypatch: py
 
 
 def test_a_requirement_outside_the_range_is_refused(loadgen: Any) -> None:
-    done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", code=2)
+    done = loadgen("sweep", *SURE, "--rate", "2..4", "--require", "9", "--search", code=2)
     assert "--require 9 is not among the rates to be tested, 2..4" in done.stderr
 
 

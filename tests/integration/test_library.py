@@ -26,6 +26,8 @@ NAMES = {
     "ProgressEvent", "Note", "RunStarted", "Tick", "RunSealed", "RunLabel",
     # what was measured
     "load", "Experiment", "LedgerLine", "ReplayedRun",
+    # gates
+    "gate", "gate_sync", "prepare_gate",
     # comparisons
     "compare", "compare_sync", "Compared", "load_compared", "load_comparison", "prepare_comparison", "ComparisonSetup",
     "ComparisonSettings", "resumed_comparison", "rehearse_comparison", "ComparisonRehearsal", "forecast_comparison",

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import RunResult
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from kineto_traces import Maker
+from kineto_traces import Maker, decoder
 from nccl_outputs import ITERATIONS, ROOT, WRONG
 
 Loadgen = Callable[..., RunResult]
@@ -197,3 +197,13 @@ def test_times_of_a_profile_are_taken_by_tokens(loadgen: Loadgen, files: Path) -
     # 4 ms at T = 16, 6 ms at T = 64, and a straight line in between
     assert [load["projections_s"] for load in told["loads"]] == [None, pytest.approx(4e-3), pytest.approx(5e-3)]
     assert "outside of what the TP=1 profile holds, 16 to 64" in told["loads"][0]["by_ranks"][0]["why"][0]
+
+
+def test_a_mixture_of_experts_ends_the_model_for_profile_and_diagnose_too(loadgen: Loadgen, files: Path) -> None:
+    (files / "experts.json").write_text(json.dumps(CONFIG | {"num_local_experts": 8}))
+    (files / "rank0.json").write_bytes(decoder().text())
+    why = "a mixture of experts (num_local_experts = 8)"
+    said = loadgen("tp", "profile", "rank0.json", "--config", "experts.json").stdout
+    assert said.startswith(f"Stop applying the model: {why}")
+    said = loadgen("tp", "diagnose", "--tp", "4", "--config", "experts.json").stdout
+    assert said.startswith(f"The first link that explains it is shapes: {why}")

@@ -7,7 +7,7 @@ from kineto_traces import decoder
 
 from analysis.tp.allreduce import Microbenchmark
 from analysis.tp.chain import Facts, Load, explain, verdict
-from analysis.tp.config import BadConfig, shape_of_config
+from analysis.tp.config import BadConfig, model_of_config
 from analysis.tp.cost import Shape
 from analysis.tp.kineto import read_kineto
 from analysis.tp.nccl import BadNccl, read_nccl
@@ -72,6 +72,7 @@ def test_where_all_holds_nothing_explains() -> None:
 @pytest.mark.parametrize(
     ("changes", "at", "said"),
     [
+        ({"inapplicable": ("a mixture of experts",)}, 0, "a mixture of experts"),
         ({"shape": replace(SHAPE, kv_heads=2)}, 0, "4 ranks and 2 KV heads: each is kept 2 times"),
         ({"shape": replace(SHAPE, mlp=258)}, 0, "4 ranks do not divide MLP width = 258"),
         ({"shape": replace(SHAPE, activation_bytes=4)}, 0, "payload 2048 B, T·H·e_a = 16·64·4 = 4096 B"),
@@ -149,13 +150,13 @@ def test_a_microbenchmark_is_read_by_its_header_and_interpolated_inside_only() -
 def test_a_config_gives_the_shape() -> None:
     text = b"""{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
                "num_key_value_heads": 8, "vocab_size": 128256, "torch_dtype": "float32"}"""
-    shape = shape_of_config(text)
+    shape = model_of_config(text).shape
     assert (shape.kv_width, shape.layers, shape.mlp, shape.activation_bytes) == (1024, 32, 14336, 4)
-    assert shape_of_config(b'{"text_config": ' + text + b"}") == shape
+    assert model_of_config(b'{"text_config": ' + text + b"}").shape == shape
     for bad, said in ((b"[", "not valid JSON"), (b"[]", "not a JSON object"), (b"{}", "num_attention_heads is missing"),
                       (text.replace(b"32,", b"-1,", 1), "num_hidden_layers is -1")):  # fmt: skip
         with pytest.raises(BadConfig, match=said):
-            shape_of_config(bad)
+            model_of_config(bad)
 
 
 def test_a_microbenchmark_of_another_number_of_ranks_is_compared_with_nothing() -> None:

@@ -131,6 +131,12 @@ def test_what_no_collective_takes_is_no_row(number: str, cell: str) -> None:
     assert run.warnings == ("1 row could not be read, the first in line 14",)
 
 
+def test_a_file_of_many_rows_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.tp.nccl.MOST_ROWS", 2)
+    with pytest.raises(BadNccl, match="line 15: more than 2 rows: pass the output of one run"):
+        read_nccl(ROOT.splitlines())
+
+
 def test_a_side_without_a_time_was_not_measured() -> None:
     run = read_nccl(ROOT.replace("   12.00", "    0.00").splitlines())
     assert [row.out_of_place is None for row in run.rows] == [False, True, False]

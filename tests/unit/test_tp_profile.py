@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kineto_traces import AR, CUSTOM, Maker, decoder
 
@@ -160,6 +162,8 @@ def test_what_the_model_does_not_have_stops_it(spoil, said: str) -> None:  # typ
 
 def test_other_payloads_and_fewer_calls_stop_the_model() -> None:
     profile = read(decoder())
+    experts = replace(MODEL, inapplicable=("a mixture of experts",))
+    assert compare(profile, experts).verdict == "Stop applying the model: a mixture of experts."
     wide = compare(profile, Expected(layers=2, hidden=128, element_bytes=2))
     assert wide.reasons == ("payload 2048 B, T·H·e_a = 16·128·2 = 4096 B in 3 of 3 steps",)
     assert compare(profile, Expected(layers=3, hidden=64, element_bytes=2)).reasons == ("5 all-reduces a step, 2L = 6",)

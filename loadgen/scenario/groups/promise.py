@@ -40,7 +40,13 @@ class PromiseSettings(Settings):
         shown=f"{defaults.MIN_REQUESTS}, or {defaults.MIN_MISSES}/(1 - attain) if that is more",
     )
     require: Annotated[float, Field(gt=0)] | None = _setting(
-        None, "Exit with 0 only if a proved capacity reaches this rate.", on=("sweep",), hashed=False
+        None,
+        "Test this rate and nothing else: exit with 0 only if R fresh runs keep the SLO there.",
+        on=("sweep",),
+        hashed=False,
+    )
+    search: bool = _setting(
+        False, "With --require: search the rest of --rate after the required rate.", on=("sweep",), hashed=False
     )
 
     @field_validator("slo")
@@ -60,6 +66,8 @@ class PromiseSettings(Settings):
     def _require_needs_an_slo(self) -> Self:
         if self.require is not None and not self.slo:
             raise ValueError("require needs an SLO of your own: the placeholder SLO decides nothing; set slo")
+        if self.search and self.require is None:
+            raise ValueError("search says what comes after a required rate: set require, or drop it; a sweep searches")
         return self
 
     @property

@@ -1,0 +1,1 @@
+"""Gates: one rate and nothing else, or the runs of a baseline again (docs/gate.md)."""

@@ -5,9 +5,11 @@ Each client is pinned to one core and the server (server.c, compiled here) to an
 server) and p99 of the TTFT error (first token at the client − first token handed to the kernel by the server) are both
 below 5 ms, every stream came whole, and every record was written. Both stamps of the server are taken on the same
 machine's CLOCK_MONOTONIC. `floor` is a client that reads and forgets: where it fails, the machine or the server is the
-limit and no number here says anything about a client. `user` is ours with `--stamps user`. Rates go up in steps until two in a row fail.
+limit and no number here says anything about a client. Rates go up in steps until two in a row fail.
 
     python benchmarks/client_ceiling.py [--clients floor,ours,aiohttp,httpx] [--repeat 3] [--seconds 6]
+
+`user` is ours with `--stamps user`; more clients are aiohttp and httpx.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How late are the stamps of first and last tokens? The kernel's beside this process's own, idle and with a CPU hog.
 
 The sender is pinned to one core and the server (server.c, compiled here) to another. 128-token streams, a token each
-10 ms, Poisson arrivals. An error is the client's stamp − the instant at which the server handed the token to the kernel,
-both on this machine's CLOCK_MONOTONIC. The hog is a busy process on the sender's core, which gets half of it. Runs
-alternate; each is a process of its own.
+10 ms, Poisson arrivals. An error is the client's stamp − the instant at which the server handed the token to the
+kernel, both on this machine's CLOCK_MONOTONIC. The hog is a busy process on the sender's core, which gets half of it.
+Runs alternate; each is a process of its own.
 
 Target: p99 of the kernel's stamps ≤ 0.1 ms for first and last token, with the hog too, at rates at which requests leave
 in time (p99 send lag < 5 ms). Exit code 1 if it is missed.

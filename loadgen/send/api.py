@@ -30,11 +30,13 @@ __all__ = [
     "RequestValues",
     "RunOutput",
     "SendOptions",
+    "is_prompt",
     "sampled",
 ]
 
 Events = Literal["none", "sample", "all"]
 _SAMPLE: Final = 2**32 // 16  # one request in 16
+_PROMPT: Final = 2**32 // 8  # one in 8, and these among them
 RequestValues = tuple[int | str, ...]  # in the order of analysis.schema.REQUEST_COLUMNS
 Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
@@ -45,6 +47,11 @@ def sampled(index: Index) -> Any:
     Spread by a multiplicative hash, so that no period of the workload falls in with it.
     """
     return index * 2_654_435_761 % 2**32 < _SAMPLE
+
+
+def is_prompt(index: int) -> bool:
+    """Whether a request is one in 8 that is read promptly whatever the load, those of `sampled` among them."""
+    return index * 2_654_435_761 % 2**32 < _PROMPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ from loadgen.send.wire import WireTransport
 __all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
+PERIOD_S: Final = 0.05  # of batched reads, at most
+PERIODS_A_BOUND: Final = 10  # of the SLO
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
 _BEFORE: Final = "before the load began"
@@ -138,15 +140,26 @@ async def send_run(
 
 def _transport(endpoint: Endpoint, options: SendOptions, clock: Clock) -> Transport:
     """The kernel's stamps where they can be had. Raises `UsageError` where they were asked for and cannot."""
-    kind: type[HttpxTransport | StampedTransport | WireTransport] = HttpxTransport
-    if options.transport == "wire":
-        why_not = stamps_refused(endpoint.urls) if options.stamps != "user" else ""
-        if options.stamps == "kernel" and why_not:
-            raise UsageError(f"--stamps kernel: {why_not}: use --stamps user")
-        kind = WireTransport if options.stamps == "user" or why_not else StampedTransport
-    elif options.stamps == "kernel":
-        raise UsageError("--stamps kernel: httpx reads sockets itself: use --transport wire, or --stamps user")
-    return kind(endpoint, clock, keepalive_s=options.keepalive_s)
+    keepalive_s = options.keepalive_s
+    if options.transport == "httpx":
+        if options.stamps == "kernel":
+            raise UsageError("--stamps kernel: httpx reads sockets itself: use --transport wire, or --stamps user")
+        return HttpxTransport(endpoint, clock, keepalive_s=keepalive_s)
+    why_not = stamps_refused(endpoint.urls) if options.stamps != "user" else ""
+    if options.stamps == "kernel" and why_not:
+        raise UsageError(f"--stamps kernel: {why_not}: use --stamps user")
+    if options.stamps == "user" or why_not:
+        return WireTransport(endpoint, clock, keepalive_s=keepalive_s)
+    return StampedTransport(endpoint, clock, keepalive_s=keepalive_s, period_ns=_period_ns(options))
+
+
+def _period_ns(options: SendOptions) -> int:
+    """How often a request is read after its first token, ns; 0: at once, where the end of one lets another one go."""
+    if not isinstance(options.pacing, OnSchedule) or options.max_concurrency or options.routing == "least-in-flight":
+        return 0
+    slo = options.slo
+    bounds = [bound for bound in (slo.ttft_s, slo.e2e_s) if bound is not None]
+    return round(min([PERIOD_S, *(bound / PERIODS_A_BOUND for bound in bounds)]) * NS_PER_S)
 
 
 async def _prefill(bodies: BodySource) -> None:

@@ -6,6 +6,12 @@ connection reads with `recvmsg`, whose control message says when the kernel rece
 made for a request.
 
     connecting → busy ⇄ idle → closed
+
+Once the first token of a request has been read, nothing hurries: the kernel keeps the bytes and their stamp. So with a
+`period_ns` most requests are then read once a period (`wheel`), *batched*: a stream of 128 tokens costs 27 reads
+instead of 128. A seeded share of them, and all while the processor has little to do, is read *promptly* to the end;
+only these show when each token came. Whoever has to know more of a batched request asks for `catch_up`. An answer that
+brings much in a period is read promptly from then on: a full receive buffer would make the server wait.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import errno
 import os
 import select
 import socket
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -22,23 +29,27 @@ from analysis.text import bounded
 from analysis.units import NS_PER_S
 from loadgen.send.active import ActiveRequest, CompletionHandler
 from loadgen.send.address import Origin, exhausted, resolve
-from loadgen.send.api import Endpoint
+from loadgen.send.api import Endpoint, is_prompt
 from loadgen.send.clock import Clock
 from loadgen.send.pool import IdleConnections, header_lines
 from loadgen.send.response import ResponseReader
 from loadgen.send.stamps import ANCILLARY_BYTES, StampedReads, ask_for_stamps
+from loadgen.send.wheel import Wheel
 
 __all__ = ["StampedTransport"]
 
 _READ_BYTES: Final = 256 * 1024
+_LOOK_EVERY_NS: Final = 1_000_000_000
+_LOW, _STAYS_LOW = 0.1, 0.4  # shares of a core; reading all promptly takes up to four times as much
+_MUCH_BYTES: Final = 32 * 1024  # a period: a receive buffer holds 128 KiB by default
 _EVENTS_AT_ONCE: Final = 32  # before timers, which send requests, have their turn
 
 
 class StampedTransport:
     """The transport of `--stamps kernel`: every URL is `http://` over TCP."""
 
-    def __init__(self, endpoint: Endpoint, clock: Clock, *, keepalive_s: float) -> None:
-        """Raises `UsageError` for headers that are not HTTP."""
+    def __init__(self, endpoint: Endpoint, clock: Clock, *, keepalive_s: float, period_ns: int = 0) -> None:
+        """`period_ns` of batched reads; 0: all are prompt. Raises `UsageError` for headers that are not HTTP."""
         self._endpoint = endpoint
         self.clock = clock
         self.keepalive_ns = round(keepalive_s * NS_PER_S)
@@ -47,6 +58,8 @@ class StampedTransport:
         self.stamps = StampedReads(clock.now_ns)
         self.opened_peak: int | None = None
         self.connections: dict[int, StampedConnection] = {}  # by descriptor
+        self.wheel = Wheel[StampedConnection](clock, period_ns, StampedConnection.visit) if period_ns else None
+        self._load = Load()
         self._headers = header_lines(endpoint)
         self._pools: list[_Pool] = []
         self._epoll: select.epoll | None = None
@@ -75,8 +88,19 @@ class StampedTransport:
         if isinstance(handle, StampedConnection):
             handle.drop()
 
+    def catch_up(self, active: ActiveRequest) -> None:
+        """Read what has come for a request that is read once a period; it may end by that."""
+        if isinstance(active.handle, StampedConnection):
+            active.handle.visit()
+
+    def prompt(self, index: int) -> bool:
+        """Whether this request is read promptly to its end."""
+        return self.wheel is None or is_prompt(index) or self._load.low(self.clock.now_ns())
+
     async def close(self) -> None:
         """Close every connection."""
+        if self.wheel is not None:
+            self.wheel.close()
         for connection in list(self.connections.values()):
             connection.drop()
         if self._epoll is not None and self._loop is not None:
@@ -119,6 +143,26 @@ class StampedTransport:
                 connection.ready(events)
             if self._epoll is None:
                 return
+
+
+class Load:
+    """Whether this process has little to do, by its share of a core over the last second, with a hysteresis."""
+
+    def __init__(self, cpu_ns: Callable[[], int] = time.process_time_ns) -> None:
+        self._cpu_ns = cpu_ns
+        self._since: tuple[int, int] | None = None  # instant, CPU
+        self._low = False
+
+    def low(self, now_ns: int) -> bool:
+        """Looked at once a second; busy until that is known."""
+        if self._since is None:
+            self._since = now_ns, self._cpu_ns()
+        elif now_ns - self._since[0] >= _LOOK_EVERY_NS:
+            then_ns, cpu_ns = self._since
+            self._since = now_ns, self._cpu_ns()
+            share = (self._since[1] - cpu_ns) / (now_ns - then_ns)
+            self._low = share < (_STAYS_LOW if self._low else _LOW)
+        return self._low
 
 
 class _Pool(IdleConnections["StampedConnection"]):
@@ -164,6 +208,8 @@ class StampedConnection(ResponseReader):
         self._connecting_since_ns = -1
         self._unsent = memoryview(b"")
         self._waits_to_write = False
+        self._prompt = True
+        self._batched = False  # it is in the wheel, and nobody is told when something comes
         self.opened: asyncio.Future[None] | None = None  # of one that is opened before t0
 
     @property
@@ -210,6 +256,7 @@ class StampedConnection(ResponseReader):
         """Send the request that was begun, on an idle connection."""
         active = self._flight
         assert active is not None
+        self._prompt = self._transport.prompt(active.index)
         self._unsent = memoryview(self._pool.request(active.body))
         self._write()
 
@@ -223,9 +270,14 @@ class StampedConnection(ResponseReader):
         if events & ~select.EPOLLOUT:
             self._read()
 
+    def visit(self) -> None:
+        """Read what has come, if anything."""
+        self._read()
+
     def drop(self) -> None:
         """Close without a word to anyone."""
         self.forget()
+        self._leave_wheel(watch=False)
         self._pool.idle.pop(self, None)
         self._parser = None  # it holds our methods: a cycle that no collector would find during the run
         if self._socket is not None:
@@ -236,6 +288,7 @@ class StampedConnection(ResponseReader):
 
     def keep(self) -> None:
         """Take another request when it comes."""
+        self._leave_wheel()
         self._pool.idle[self] = None
 
     def may_be_kept(self) -> bool:
@@ -296,6 +349,34 @@ class StampedConnection(ResponseReader):
         if active.sent_ns > at_ns:  # it was on its way before `send` returned
             active.sent_ns = at_ns
         self.feed(transport.buffer[:count], at_ns)
+        if self._flight is not active:
+            return
+        if self._batched:
+            if count > _MUCH_BYTES:
+                self._prompt = True
+                self._leave_wheel()
+        elif not self._prompt and active.first_token_ns >= 0 and not self._unsent:
+            self._enter_wheel(active)
+
+    def _enter_wheel(self, active: ActiveRequest) -> None:
+        """Be told of nothing, and look once a period."""
+        wheel = self._transport.wheel
+        assert wheel is not None
+        self._batched = active.lagging = active.batched = True
+        wheel.add(self)
+        self._transport.watch(self._descriptor, 0)
+
+    def _leave_wheel(self, *, watch: bool = True) -> None:
+        """Be told of what comes again."""
+        wheel = self._transport.wheel
+        if not self._batched or wheel is None:
+            return
+        self._batched = False
+        wheel.remove(self)
+        if self._flight is not None:
+            self._flight.lagging = False
+        if watch:
+            self._transport.watch(self._descriptor, select.EPOLLIN)
 
     def _broken(self, active: ActiveRequest, error: OSError) -> None:
         """The request could not be written."""

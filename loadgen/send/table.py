@@ -72,6 +72,7 @@ class Tables:
             "first_read_tokens": parsed.first_read_tokens,
             "token_events": len(parsed.events),
             "token_reads": parsed.token_reads,
+            "read": "batched" if active.batched else "prompt",
             "target": active.target,
             "worker": self._worker,
         }

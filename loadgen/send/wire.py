@@ -63,6 +63,9 @@ class WireTransport:
         elif isinstance(handle, asyncio.Task):
             handle.cancel()
 
+    def catch_up(self, active: ActiveRequest) -> None:
+        """No request lags: all are read as soon as something comes."""
+
     async def close(self) -> None:
         """Close every connection and wait until they are."""
         tasks = [task for pool in self._pools for task in pool.connects]

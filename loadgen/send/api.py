@@ -34,7 +34,7 @@ __all__ = [
     "sampled",
 ]
 
-Events = Literal["none", "sample", "all"]
+Events = Literal["none", "sample", "prompt", "all"]  # prompt: of requests that were read promptly
 _SAMPLE: Final = 2**32 // 16  # one request in 16
 _PROMPT: Final = 2**32 // 8  # one in 8, and these among them
 RequestValues = tuple[int | str, ...]  # in the order of analysis.schema.REQUEST_COLUMNS
@@ -86,7 +86,7 @@ class SendOptions:
     routing: Routing = "round-robin"  # which of several URLs it goes to
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
-    events: Events = "all"  # whose token events are recorded: nobody's, one request's in 16, or everybody's
+    events: Events = "all"  # whose token events are recorded; all: every request is read promptly for that
     prewarm: int = 0  # connections opened to each URL just before t0
     early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
     early_fail_after_ns: int = 0

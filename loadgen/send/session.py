@@ -154,7 +154,12 @@ def _transport(endpoint: Endpoint, options: SendOptions, clock: Clock) -> Transp
 
 
 def _period_ns(options: SendOptions) -> int:
-    """How often a request is read after its first token, ns; 0: at once, where the end of one lets another one go."""
+    """How often a request is read after its first token, ns; 0: at once.
+
+    At once where the end of one request lets another one go, and where everybody's token events are wanted.
+    """
+    if options.events == "all":
+        return 0
     if not isinstance(options.pacing, OnSchedule) or options.max_concurrency or options.routing == "least-in-flight":
         return 0
     slo = options.slo

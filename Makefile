@@ -7,6 +7,7 @@ PYTEST := $(BIN)/python -m $(TESTS)
 MEASURED := $(BIN)/python -m coverage run
 # to whatever else wants a processor
 YIELDING := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
+WHICH := not slow and not vllm
 SIDE_BY_SIDE = -n auto --dist worksteal -m 'not realtime and $(WHICH)'
 # two modules at a time: such a test mostly waits for a clock, and more of them would be late for each other
 REAL_TIME = -n 2 --dist loadfile -m 'realtime and $(WHICH)' $(shell grep -lr realtime --include='test_*.py' tests)
@@ -14,8 +15,8 @@ REAL_TIME = -n 2 --dist loadfile -m 'realtime and $(WHICH)' $(shell grep -lr rea
 # rooms that decide what a number means, and the tests of them that take milliseconds
 ROOMS := analysis loadgen/plan traces
 ROOM_TESTS := $(filter-out %/test_search_fold.py %/test_trace_values.py,$(wildcard $(patsubst %,tests/unit/test_%.py, \
-	buckets cohort compare_* crosscheck diagnose indicator intervals judge mistakes paired_* plan_* queueing readings \
-	records report* search_* slo tp_* trace_* units validity)))
+	buckets cohort compar* crosscheck diagnose expect indicator intervals judge mistakes paired_* plan_* queueing readings \
+	records replicas report* required search_* slo tp_* trace_* units validity)))
 FLOORS = $(BIN)/coverage combine -q || failed=1; \
 	for room in $(ROOMS); do \
 		total=$$($(BIN)/coverage report --include="$$room/*" --fail-under=95 --format=total) \
@@ -27,6 +28,8 @@ space := $(subst ,, )
 
 # what one worker compiles, all others read
 unexport PYTHONDONTWRITEBYTECODE
+# the workers have all processors
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: setup demo test test-all untimed timed test-vllm coverage truth check clean
 
@@ -45,7 +48,6 @@ demo: $(READY)
 # rest takes the processors only while that does, and yields them within microseconds.
 test test-all: $(READY)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 untimed timed WHICH='$(WHICH)'
-test coverage: WHICH = not slow and not vllm
 test-all: WHICH = not vllm
 
 # the quick tests of ROOMS, their coverage measured, with a floor for each room; then the other tests side by side

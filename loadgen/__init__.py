@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from loadgen.experiment.compare.rehearsal import ComparisonRehearsal
     from loadgen.experiment.compare.setup import ComparisonSetup, prepare_comparison
     from loadgen.experiment.forecast import Forecast, forecast
+    from loadgen.experiment.gate.against import GateSetup, prepare_gate_against, resumed_gate
+    from loadgen.experiment.gate.forecast import GateForecast, forecast_gate
     from loadgen.experiment.gate.library import gate, gate_sync, prepare_gate
     from loadgen.experiment.library import (
         rehearse,
@@ -96,6 +98,8 @@ __all__ = [
     "ComparisonSetup",
     "Experiment",
     "Forecast",
+    "GateForecast",
+    "GateSetup",
     "LedgerLine",
     "LoadgenError",
     "Note",
@@ -119,6 +123,7 @@ __all__ = [
     "compare_sync",
     "forecast",
     "forecast_comparison",
+    "forecast_gate",
     "gate",
     "gate_sync",
     "load",
@@ -128,12 +133,14 @@ __all__ = [
     "prepare",
     "prepare_comparison",
     "prepare_gate",
+    "prepare_gate_against",
     "rehearse",
     "rehearse_comparison",
     "rehearse_sync",
     "replay",
     "replay_sync",
     "resumed_comparison",
+    "resumed_gate",
     "resumed_scenario",
     "run",
     "run_sync",
@@ -154,6 +161,8 @@ _AT = {
     "experiment.compare.rehearsal": ("ComparisonRehearsal",),
     "experiment.compare.setup": ("ComparisonSetup", "prepare_comparison"),
     "experiment.forecast": ("Forecast", "forecast"),
+    "experiment.gate.against": ("GateSetup", "prepare_gate_against", "resumed_gate"),
+    "experiment.gate.forecast": ("GateForecast", "forecast_gate"),
     "experiment.gate.library": ("gate", "gate_sync", "prepare_gate"),
     "experiment.library": (
         "rehearse", "rehearse_sync", "replay", "replay_sync", "run", "run_sync", "sweep", "sweep_sync",

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import settings
 
 from analysis.judge import run as judge
 from loadgen.cli import main
+from loadgen.target.emulated import launch
 from tests.fakes.cli import Forks, forks
 from tests.fakes.gates import relaxed
+
+settings.register_profile("loadgen", deadline=None)  # how long an example takes is the machine's matter
+settings.load_profile("loadgen")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,13 @@ def forked() -> Iterator[Forks]:
     """The command line as a process with pipes, files and an exit of its own."""
     with forks() as command:
         yield command
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[str]:
+    """The URL of one emulated server, for tests that neither set it up, count what it served, nor end it."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(launch("fcfs-fast")) as emulated:
+        yield emulated.url
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def compared(
     primary = tuple(
         _judged(
             paired(a, b, "g_card"),
-            at_larger_rate(runs, a, b, "g_card") if outcome == "COMPLETE" else None,
+            at_larger_rate(runs, a, b) if outcome == "COMPLETE" else (),
             declared,
             outcome,
             {one.variant: one for one in capacities},
@@ -147,12 +147,13 @@ def _pairs(
 
 def _judged(
     difference: PairedDifference,
-    same_rate: PairedDifference | None,
+    same_rate: tuple[PairedDifference, ...],
     declared: Declared,
     outcome: ComparisonOutcome,
     capacities: Mapping[str, CapacityPerGpu],
 ) -> PrimaryVerdict:
-    d, verdict = difference, primary_verdict(difference, indifference=declared.indifference, same_rate=same_rate)
+    d = difference
+    verdict = primary_verdict(d, indifference=declared.indifference, same_rate=same_rate)
     if outcome != "COMPLETE" or d.n < declared.replicates:
         return replace(
             verdict,

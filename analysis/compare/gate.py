@@ -25,11 +25,12 @@ import numpy as np
 from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ x), and its inverse
 
 from analysis.compare.pairs import holm, paired
-from analysis.compare.types import WORSE_SIGN, Endpoint, PairedDifference, VariantRun
+from analysis.compare.types import NAMES, SCALE, WORSE_SIGN, Endpoint, PairedDifference, VariantRun
 
-__all__ = ["GATE_ENDPOINTS", "GateAnswer", "GateEndpoint", "gate"]
+__all__ = ["GATE_ENDPOINTS", "LEAST_PAIRS", "GateAnswer", "GateEndpoint", "gate", "in_percent"]
 
 GATE_ENDPOINTS: Final[tuple[Endpoint, ...]] = ("attainment", "token_goodput", "log_ttft", "log_e2e")
+LEAST_PAIRS: Final = 6  # the fewest whose error rates were measured (docs/adr/0022)
 ALPHA: Final = 0.05
 _MOST: Final = 1000
 
@@ -114,25 +115,39 @@ def _answer(endpoints: tuple[GateEndpoint, ...], margin: float) -> GateAnswer:
     name: Literal["WORSE", "NOT_WORSE", "CANNOT_TELL"]
     if alarms:
         name = "WORSE"
-        words = "worse than the baseline: " + "; ".join(
-            f"{one.endpoint} by {one.worse:.2%} (Holm p = {one.p_holm:.2g})" for one in alarms
+        words = "; ".join(
+            f"{NAMES[one.endpoint]} by {_amount(one, one.worse)} (Holm p = {one.p_holm:.2g})" for one in alarms
         )
+        words += f", margin {100 * margin:.3g} %, {n} pairs of runs"
+    elif not open_ and all(one.difference.identical for one in endpoints):
+        name, words = "NOT_WORSE", f"all {n} pairs of runs are bit-identical"
     elif not open_:
         name = "NOT_WORSE"
-        words = f"not worse than the baseline by {margin:.3g} or more on any endpoint, at 95 % confidence"
+        words = f"at 95 % confidence by less than {100 * margin:.3g} % on every endpoint, {n} pairs of runs"
     else:
         name = "CANNOT_TELL"
         each = [_needed(one, margin) for one in open_]
         needed = None if None in each else max(k for k in each if k is not None)
-        ranges = "; ".join(
-            f"{one.endpoint} too few pairs"
-            if one.at_most is None or one.at_least is None
-            else f"{one.endpoint} is worse by {one.at_least:+.2%} to {one.at_most:+.2%}"
-            for one in open_
-        )
-        more = f"; about {needed} replicates would do" if needed else ""
-        words = f"cannot tell whether it is {margin:.3g} worse than the baseline: {ranges}{more}"
+        words = f"whether it is worse by {100 * margin:.3g} %, {n} pairs of runs: " + "; ".join(map(_range, open_))
+        words += f"; about {needed} pairs would do" if needed else ""
     return GateAnswer(name=name, margin=margin, n=n, endpoints=endpoints, replicates_needed=needed, words=words + ".")
+
+
+def in_percent(endpoint: Endpoint, worse: float) -> float:
+    """How much worse, in points of a share or per cent; a difference of logarithms as one of geometric means."""
+    return 100 * (math.expm1(worse) if SCALE[endpoint] == "log" else worse) + 0.0  # no minus before a zero
+
+
+def _amount(one: GateEndpoint, worse: float) -> str:
+    unit = "points" if SCALE[one.endpoint] == "points" else "%"
+    return f"{in_percent(one.endpoint, worse):+.2f} {unit}"
+
+
+def _range(one: GateEndpoint) -> str:
+    name = NAMES[one.endpoint]
+    if one.at_most is None or one.at_least is None:
+        return f"{name} has too few pairs"
+    return f"{name} is worse by {_amount(one, one.at_least)} to {_amount(one, one.at_most)}"
 
 
 def _below(one: GateEndpoint, margin: float) -> bool:

@@ -7,8 +7,10 @@ is not divided, and attainment is compared in points.
 
 Why the verdict looks at a common rate too. λ* of a search is uncertain by a grid step or two, and the interval of runs
 at each variant's own λ* knows nothing of that: two servers that differ by luck alone end at other λ*, and then their
-G_card differs by as much, with a tight interval. So A or B also needs an interval that excludes 0 at the larger of both
-λ* per GPU, where both variants ran with one seed. Rates were fixed before these runs, so A against A holds its 5 %.
+G_card differs by as much, with a tight interval. So A or B also needs a difference at the larger of both λ* per GPU,
+where both variants ran with one seed: of G_card, or of the growth of the backlog, which shows an overload before it
+breaks a loose SLO. Rates were fixed before these runs and p is adjusted for two endpoints, so A against A holds its 5 %
+(`python -m benchmarks.compare_truth --only aa`, docs/compare.md).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ x), and its inv
 from analysis.compare.types import (
     NAMES,
     SCALE,
+    WORSE_SIGN,
     CapacityPerGpu,
     Endpoint,
     PairedDifference,
@@ -45,6 +48,8 @@ __all__ = [
 EXPLORATORY: Final[tuple[Endpoint, ...]] = (
     "g_card", "attainment", "request_goodput", "token_goodput", "log_ttft", "log_e2e",
 )  # fmt: skip
+_AT_ONE_RATE: Final[tuple[Endpoint, ...]] = ("g_card", "backlog")
+ALPHA: Final = 0.05
 SIGN_TEST_PAIRS: Final = 6  # 2/2^6 = 0.031 is the first two-sided p below 5 %
 _MOST: Final = 10_000
 
@@ -118,16 +123,16 @@ def holm_adjusted(differences: Sequence[PairedDifference]) -> tuple[PairedDiffer
 
 
 def at_larger_rate(
-    runs: Iterable[VariantRun], a: Sequence[VariantRun], b: Sequence[VariantRun], endpoint: Endpoint
-) -> PairedDifference | None:
-    """A − B where both variants ran at the larger rate per GPU of `a` and `b`; `None` where these had one rate.
+    runs: Iterable[VariantRun], a: Sequence[VariantRun], b: Sequence[VariantRun]
+) -> tuple[PairedDifference, ...]:
+    """A − B where both variants ran at the larger rate per GPU of `a` and `b`; nothing where these had one rate.
 
-    `runs` are all runs of the comparison, `a` and `b` those of one point. Raises `ValueError` where the variants did
-    not meet at that rate, and as `paired` does.
+    Of G_card and of the backlog, `p_holm` adjusted for two. `runs` are all runs of the comparison, `a` and `b` those of
+    one point. Raises `ValueError` where the variants did not meet at that rate, and as `paired` does.
     """
     rate = max(a[0].rate_per_gpu, b[0].rate_per_gpu)
     if _near(a[0].rate_per_gpu, b[0].rate_per_gpu):
-        return None
+        return ()
     met: dict[str, dict[str, list[VariantRun]]] = {}
     for run in runs:
         if _near(run.rate_per_gpu, rate) and run.variant in (a[0].variant, b[0].variant):
@@ -135,17 +140,17 @@ def at_larger_rate(
     both = next((sides for sides in met.values() if len(sides) == 2), None)
     if both is None:
         raise ValueError(f"{a[0].variant} and {b[0].variant} made no runs at one rate of {rate:.4g}/s per GPU")
-    return paired(both[a[0].variant], both[b[0].variant], endpoint)
+    return holm_adjusted([paired(both[a[0].variant], both[b[0].variant], endpoint) for endpoint in _AT_ONE_RATE])
 
 
 def primary_verdict(
-    difference: PairedDifference, *, indifference: float, same_rate: PairedDifference | None = None
+    difference: PairedDifference, *, indifference: float, same_rate: Sequence[PairedDifference] = ()
 ) -> PrimaryVerdict:
     """A or B only if the whole 95 % t interval lies outside ± `indifference`; no difference if it lies within.
 
-    Above 0 is better for A: the endpoint must be one of which more is better. `same_rate` is the difference at one
-    rate where `difference` is of runs at two (see `at_larger_rate`): A or B only if its interval excludes 0 on the same
-    side, and no difference only if it does not lie outside the zone either.
+    Above 0 is better for A: the endpoint must be one of which more is better. `same_rate` are the differences at one
+    rate where `difference` is of runs at two (see `at_larger_rate`): A or B only if they show it too, and no difference
+    only if they show none.
     """
     d, zone = difference, indifference
     needed = None
@@ -156,16 +161,15 @@ def primary_verdict(
         winner, why = "cannot tell", f"{d.n} pairs give no interval; 2 are the fewest, 6 or more are advised"
     else:
         interval = f"the 95 % interval {d.lo:+.2%} to {d.hi:+.2%}"
-        side, within = _side(d, zone), -zone <= d.lo and d.hi <= zone
-        there = "" if same_rate is None else _there(same_rate)
-        if side and same_rate is not None and _side(same_rate, 0.0) != side:
+        side: Literal["A", "B"] | None = "A" if d.lo > zone else "B" if d.hi < -zone else None
+        within = -zone <= d.lo and d.hi <= zone
+        shown, there = {_better(one) for one in same_rate} - {None}, _there(same_rate)
+        if side and same_rate and shown != {side}:
             winner = "cannot tell"
-            why = (
-                f"{interval} lies outside ±{100 * zone:.3g} %, but {there}: that λ* differs may be luck of the searches"
-            )
+            why = f"{interval} lies outside ±{100 * zone:.3g} %, but {there}: λ* may differ by luck of the searches"
         elif side:
             winner, why = side, f"{interval} lies outside ±{100 * zone:.3g} %" + (there and f", and {there}")
-        elif within and same_rate is not None and _side(same_rate, zone):
+        elif within and shown:
             winner, why = "cannot tell", f"{interval} lies within ±{100 * zone:.3g} %, but {there}"
         elif within:
             winner, why = "no difference", f"{interval} lies within ±{100 * zone:.3g} %"
@@ -181,7 +185,7 @@ def primary_verdict(
         winner=winner,
         indifference=zone,
         difference=d,
-        same_rate=same_rate,
+        same_rate=tuple(same_rate),
         replicates_needed=needed,
         words=f"{better}: {NAMES[d.endpoint]} of {d.a} against {d.b} differs by {d.mean:+.2%}{share} (n = {d.n}); "
         f"{why}.",
@@ -197,18 +201,26 @@ def compare_capacities(a: CapacityPerGpu, b: CapacityPerGpu) -> str:
     return f"{ends}: the brackets overlap or are open, which of them is higher is not known."
 
 
-def _side(d: PairedDifference, zone: float) -> Literal["A", "B"] | None:
-    """Which variant the whole interval favours by more than the zone."""
-    if d.lo is None or d.hi is None:
+def _better(d: PairedDifference) -> Literal["A", "B"] | None:
+    """Which variant the test favours, adjusted for the others beside it."""
+    if d.p_holm is None or d.p_holm > ALPHA:
         return None
-    return "A" if d.lo > zone else "B" if d.hi < -zone else None
+    return "A" if WORSE_SIGN[d.endpoint] * d.mean < 0 else "B"
 
 
-def _there(d: PairedDifference) -> str:
-    if d.identical:
-        return f"at {d.label} for both all pairs are bit-identical"
-    ends = "" if d.lo is None or d.hi is None else f" ({d.lo:+.2%} to {d.hi:+.2%})"
-    return f"at {d.label} for both it differs by {d.mean:+.2%}{ends}"
+def _there(same_rate: Sequence[PairedDifference]) -> str:
+    """What runs at one rate showed."""
+    if not same_rate:
+        return ""
+    said = (
+        f"{NAMES[d.endpoint]} is the same"
+        if not any(d.values)
+        else f"{NAMES[d.endpoint]} differs by "
+        + (f"{100 * d.mean:+.2f} points" if d.scale == "points" else f"{d.mean:+.2%}")
+        + ("" if d.p_holm is None else f" (p = {d.p_holm:.2g})")
+        for d in same_rate
+    )
+    return f"at {same_rate[0].label} for both, {' and '.join(said)}"
 
 
 def _near(one: float, other: float) -> bool:

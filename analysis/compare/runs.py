@@ -63,6 +63,7 @@ def variant_run(
         g_card=tokens / (window_s * spec.gpus),
         log_ttft=_mean_log(cohort, "ttft_s", ok),
         log_e2e=_mean_log(cohort, "e2e_s", ok),
+        backlog=(_outstanding(requests, warmup_ns + window_ns) - _outstanding(requests, warmup_ns)) / len(cohort),
         schedule_sha256=schedule_sha256,
         workload_sha256=workload_sha256,
         results_sha256=results_sha256(cohort),
@@ -76,6 +77,12 @@ def results_sha256(cohort: pd.DataFrame) -> str:
         digest.update(numbers(cohort, name).astype("<i8").tobytes())
     digest.update("\n".join(cohort["outcome"]).encode())
     return digest.hexdigest()
+
+
+def _outstanding(requests: pd.DataFrame, at_ns: int) -> int:
+    """N(t): requests scheduled before `at_ns` and not ended by then; `requests` are all of the run."""
+    scheduled_ns, ended_ns = numbers(requests, "scheduled_ns"), numbers(requests, "ended_ns")
+    return int(np.count_nonzero((scheduled_ns < at_ns) & ((ended_ns < 0) | (ended_ns >= at_ns))))
 
 
 def _mean_log(cohort: pd.DataFrame, name: str, ok: Bools) -> float | None:

@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 Endpoint = Literal[
-    "g_card", "lambda_per_gpu", "attainment", "request_goodput", "token_goodput", "log_ttft", "log_e2e"
+    "g_card", "lambda_per_gpu", "attainment", "request_goodput", "token_goodput", "log_ttft", "log_e2e",
+    "backlog",
 ]  # fmt: skip
 ComparisonOutcome = Literal[
     "COMPLETE", "ABORTED", "BUDGET_EXHAUSTED", "CLIENT_LIMITED", "UNDECIDED", "UNSTABLE_TARGET", "UNFINISHED"
@@ -46,6 +47,7 @@ SCALE: Final[dict[Endpoint, Scale]] = {
     "token_goodput": "relative",
     "log_ttft": "log",
     "log_e2e": "log",
+    "backlog": "points",
 }
 NAMES: Final[dict[Endpoint, str]] = {
     "g_card": "G_card",
@@ -55,9 +57,12 @@ NAMES: Final[dict[Endpoint, str]] = {
     "token_goodput": "token goodput",
     "log_ttft": "TTFT (geometric mean)",
     "log_e2e": "E2E (geometric mean)",
+    "backlog": "growth of the backlog",
 }
 # by what a difference is multiplied so that above 0 is worse
-WORSE_SIGN: Final[dict[Endpoint, int]] = {name: 1 if name.startswith("log_") else -1 for name in SCALE}
+WORSE_SIGN: Final[dict[Endpoint, int]] = {
+    name: 1 if name.startswith("log_") or name == "backlog" else -1 for name in SCALE
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class VariantRun:
     g_card: float  # output tokens of joint-good requests / (window, s × GPUs)
     log_ttft: float | None  # None: no request is ok
     log_e2e: float | None
+    backlog: float = 0.0  # outstanding at the window's end less at its start, per request of the cohort
     schedule_sha256: str
     workload_sha256: str
     results_sha256: str
@@ -130,7 +136,7 @@ class PairedDifference:
 class PrimaryVerdict:
     """Which variant is better on the primary endpoint: `winner` is "A" (`a`) or "B" (`b`).
 
-    `same_rate` is the difference at one rate per GPU, where `difference` is of two, each variant's own λ*.
+    `same_rate` are differences at one rate per GPU, where `difference` is of two, each variant's own λ*.
     `replicates_needed`: pairs that would show the difference seen to lie outside the zone in four of five comparisons.
     """
 
@@ -139,7 +145,7 @@ class PrimaryVerdict:
     winner: Literal["A", "B", "no difference", "cannot tell"]
     indifference: float
     difference: PairedDifference
-    same_rate: PairedDifference | None = None
+    same_rate: tuple[PairedDifference, ...] = ()
     replicates_needed: int | None
     words: str
 

@@ -91,19 +91,22 @@ def expect(
 ) -> Expectation:
     """Expected and worst-case cost of a search, the same for the same arguments."""
     grid, book, draw = spec.grid, _numbered_seeds(spec), Random(seed)
-    if spec.gates:  # a lone required rate is taken to hold: what it costs to prove it
-        capacities = [_FAR * grid[0]] * searches
+    if spec.gates:  # a lone required rate is taken to hold: what it costs to prove it, which needs no luck
+        capacities = [_FAR * grid[0]]
     else:
         capacities = [grid[0] * (grid[-1] / grid[0]) ** ((i + 0.5) / searches) for i in range(searches)]
     bills = [_play(spec, book, cost, capacity, steepness, paired, draw) for capacity in capacities]
     return Expectation(
         expected=Bill(
-            **{name: math.fsum(getattr(bill, name) for bill in bills) / searches for name in Bill.__dataclass_fields__}
+            **{
+                name: math.fsum(getattr(bill, name) for bill in bills) / len(bills)
+                for name in Bill.__dataclass_fields__
+            }
         ),
         worst=_worst(spec, cost),
         peak_rate=grid[-1],
         rates=len(grid),
-        searches=searches,
+        searches=len(bills),
         steepness=steepness,
     )
 

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS: Final = {
     "sweep": "Find the largest arrival rate at which every replicate keeps the joint SLO.",
     "compare": "Compare configurations of a server per GPU, on the same arrivals and requests.",
-    "gate": "Test one rate and nothing else, with an exit code for CI.",
+    "gate": "Test one rate and nothing else, or whether a server is worse than a baseline, with an exit code for CI.",
     "run": "Offer one rate once (or N requests at a time) and judge it.",
     "check": "Find out what a server can do, with at most ten small requests (some 8 seconds).",
     "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "

@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.compare.regression import RegressionAnswer
 from analysis.compare.types import Comparison
 from analysis.report.balance import balance_table
 from analysis.report.compared import comparison_sentences, comparison_tables, verdict_lines
+from analysis.report.regressed import regression_sentences, regression_table
 from analysis.report.server import server_table
 from analysis.report.tables import (
     Table,
@@ -32,7 +34,15 @@ from analysis.units import format_duration
 from loadgen import LedgerLine, ReplayedRun
 from loadgen.common.documents import to_json
 
-__all__ = ["print_answer", "print_comparison", "print_json", "print_lines", "print_run", "print_tables"]
+__all__ = [
+    "print_answer",
+    "print_comparison",
+    "print_json",
+    "print_lines",
+    "print_regression",
+    "print_run",
+    "print_tables",
+]
 
 _DOUBTFUL = re.compile(r"[^ -~\n]")
 _PIPE_WIDTH = 250  # a file or a pipe has no width: lines are not folded there
@@ -52,6 +62,14 @@ def print_comparison(answer: Comparison) -> None:
     print_lines(*verdict_lines(answer))
     print_tables(*comparison_tables(answer))
     print_lines(*comparison_sentences(answer))
+
+
+def print_regression(answer: RegressionAnswer) -> None:
+    """The verdict, table and sentences of a gate against a baseline on stdout."""
+    print_lines(answer.words)
+    if answer.tested is not None:
+        print_tables(regression_table(answer))
+    print_lines(*regression_sentences(answer))
 
 
 def print_run(line: LedgerLine, notes: Sequence[str], slo: Slo) -> None:

@@ -10,7 +10,7 @@ import typer
 from loadgen import load, load_compared
 from loadgen.cli import app
 from loadgen.cli.options import Json
-from loadgen.cli.output import print_answer, print_comparison, print_json, print_run
+from loadgen.cli.output import print_answer, print_comparison, print_json, print_regression, print_run
 
 EXAMPLE = "Example: loadgen show results/demo-20260101-120000 --buckets"
 
@@ -29,6 +29,9 @@ def show_command(
     measured = load(directory)
     if measured.kind in ("sweep", "gate"):
         print_json(measured.answer) if as_json else print_answer(measured.answer, buckets=buckets)
+        return
+    if measured.kind == "regression":
+        print_json(measured.gate) if as_json else print_regression(measured.gate)
         return
     for line in measured.ledger:
         print_json(line) if as_json else print_run(line, measured.notes, measured.scenario.objective)

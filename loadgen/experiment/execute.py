@@ -25,6 +25,7 @@ from loadgen.experiment.run_plan import criteria_of
 from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
+from loadgen.experiment.warmup import Warmth
 from loadgen.results.answer import assemble, judged_runs
 from loadgen.results.files import check_free
 from loadgen.results.manifest import machine, versions
@@ -44,11 +45,18 @@ class Prepared:
 
 @asynccontextmanager
 async def prepared_target(
-    setup: Setup, *, resume: Path | None, progress: Progress, stop: anyio.Event, address: tuple[str, ...] = ()
+    setup: Setup,
+    *,
+    resume: Path | None,
+    progress: Progress,
+    stop: anyio.Event,
+    address: tuple[str, ...] = (),
+    fixed: Warmth | None = None,
 ) -> AsyncIterator[Prepared]:
     """The target opened and prepared; with `resume`, as the experiment in that directory began with it.
 
-    `address` takes the place of the scenario's URLs, for a server that was started elsewhere. Raises `TargetError`,
+    `address` takes the place of the scenario's URLs, for a server that was started elsewhere; `fixed` is a warm-up that
+    was fixed elsewhere. Raises `TargetError`,
     `ResultsError`, `ClientLimited` and `Aborted`. Writes nothing.
     """
     scenario = setup.scenario.model_copy(update={"target": address}) if address else setup.scenario
@@ -58,7 +66,7 @@ async def prepared_target(
         if resume is not None:
             ready = await resume_target(setup, sut, resume, progress=progress, stop=stop)
         else:
-            ready = await prepare_target(setup, sut, progress=progress, stop=stop)
+            ready = await prepare_target(setup, sut, progress=progress, stop=stop, fixed=fixed)
         yield Prepared(sut=sut, ready=ready)
 
 

@@ -7,14 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.compare.regression import RegressionAnswer
 from analysis.report.types import CapacityAnswer
 from analysis.search import Outcome, Search
 from loadgen.common.errors import ResultsError
+from loadgen.experiment.gate.against import answered
 from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed
 from loadgen.experiment.run_plan import criteria_of
 from loadgen.results import frames
 from loadgen.results.answer import assemble, judged_runs, notes
+from loadgen.results.regression import read_gate
 from loadgen.results.store import holds_experiment, read_answer, read_experiment, read_ledger
 from loadgen.results.types import LedgerLine, Manifest
 from loadgen.scenario.model import Scenario
@@ -95,6 +98,16 @@ class Experiment:
         criteria = criteria_of(setup.scenario, setup.workload)
         search = Search.replay(setup.spec, setup.seeds, criteria, judged_runs(self.directory))
         return search.stop("UNFINISHED", f"go on with: loadgen {self.kind} --resume {self.directory}")
+
+    @cached_property
+    def gate(self) -> RegressionAnswer:
+        """What gate.json holds: whether the target is worse than the baseline; unfinished, how far the runs go.
+
+        Raises `ResultsError` for what is no gate against a baseline.
+        """
+        if self.kind != "regression":
+            raise ResultsError(f"{self.directory}: a {self.kind} has no baseline: read its answer or its runs")
+        return read_gate(self.directory) or answered(self.directory, prepare(self.scenario))
 
     @cached_property
     def ledger(self) -> Sequence[LedgerLine]:

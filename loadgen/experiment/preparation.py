@@ -19,7 +19,7 @@ from loadgen.common.stopping import unless_stopped
 from loadgen.experiment.prepare import Setup
 from loadgen.experiment.progress import Progress
 from loadgen.experiment.sut import RequestTerms, Sut
-from loadgen.experiment.warmup import warm_again, warm_target, warmup_note
+from loadgen.experiment.warmup import Warmth, warm_again, warm_target, warmup_note
 from loadgen.plan.lengths import MAX_TOKENS
 from loadgen.plan.types import RequestFormat
 from loadgen.results.store import read_experiment
@@ -43,8 +43,10 @@ class Preparation:
     notes: tuple[str, ...] = ()
 
 
-async def prepare_target(setup: Setup, sut: Sut, *, progress: Progress, stop: anyio.Event) -> Preparation:
-    """Prepare an experiment on an open target. Writes nothing.
+async def prepare_target(
+    setup: Setup, sut: Sut, *, progress: Progress, stop: anyio.Event, fixed: Warmth | None = None
+) -> Preparation:
+    """Prepare an experiment on an open target. Writes nothing; with `fixed` its runs warm up as was fixed elsewhere.
 
     Raises `ScenarioError` where the context cannot hold the requests, what `warm_target` raises, and `Aborted`.
     """
@@ -54,11 +56,15 @@ async def prepare_target(setup: Setup, sut: Sut, *, progress: Progress, stop: an
     experiment_id = secrets.token_hex(8)
     # a replay that is to be measured from its first request on
     at_once = scenario.replicates == "once" and scenario.warmup == 0
-    warmth = await warm_target(
-        scenario, workload, sut, lowest_rate=lowest_rate, experiment=experiment_id, stop=stop, fixes=not at_once
-    )
+    if fixed is None:
+        warmth = await warm_target(
+            scenario, workload, sut, lowest_rate=lowest_rate, experiment=experiment_id, stop=stop, fixes=not at_once
+        )
+    else:
+        warmth = fixed
+        await warm_again(scenario, workload, sut, lowest_rate=lowest_rate, experiment=experiment_id, stop=stop)
     warmup_s = 0.0 if at_once else warmth.warmup_s
-    note = "" if at_once else warmup_note(scenario, warmup_s, lowest_rate)
+    note = "" if at_once or fixed is not None else warmup_note(scenario, warmup_s, lowest_rate)
     if note:
         progress.note(note)
     return Preparation(

@@ -44,6 +44,7 @@ __all__ = [
     "read_experiment",
     "read_ledger",
     "read_run",
+    "read_whole_ledger",
     "run_directory",
 ]
 
@@ -193,6 +194,22 @@ def read_ledger(directory: Path) -> list[LedgerLine]:
     with explained(path):
         lines = path.read_bytes().split(b"\n")[:-1]  # what comes after the last line break is torn
     return [parse(line, LedgerLine, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def read_whole_ledger(directory: Path) -> list[LedgerLine]:
+    """The ledger of an experiment that nobody goes on with.
+
+    Raises `ResultsError` where another process owns it, and where its last line is torn.
+    """
+    path = directory / LEDGER
+    with explained(path), path.open("rb") as ledger:
+        try:
+            fcntl.flock(ledger, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResultsError(f"{directory} is in use by another loadgen process: wait until it has ended") from None
+        if not ledger.read().endswith(b"\n"):
+            raise ResultsError(f"{path} ends within a line: it is cut off; restore the file, or go on with --resume")
+    return read_ledger(directory)
 
 
 def read_run(run: Path) -> RunDocument:

@@ -83,7 +83,7 @@ class VariantSettings(Settings):
             )
         if self.launch is None and (self.env or self.cwd is not None):
             raise ValueError(f"variant {self.name}: env and cwd belong to launch")
-        if self.replicas is not None and len(self.target) not in (1, self.replicas):
+        if self.replicas is not None and len(self.target) > 1 and len(self.target) != self.replicas:
             raise ValueError(f"variant {self.name}: replicas = {self.replicas} with {len(self.target)} URLs")
         for key, needed in (("tp", self.tp), ("pp", self.pp)):
             if needed is not None and needed > self.gpus:
@@ -167,7 +167,7 @@ class ComparisonSettings(Settings):
         None,
         "Further rates of the paired phase, such as 2,4,6.",
         metavar="RATE",
-        shown="each variant's λ*, and the smallest of them for all",
+        shown="each variant's λ*, the larger of every two for both, and the smallest for all",
     )
     indifference: Share = _setting(defaults.INDIFFERENCE, "A difference of G_card below this share does not matter.")
     together: bool = _setting(

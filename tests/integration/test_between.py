@@ -78,8 +78,8 @@ async def test_restart_restarts_and_is_no_change_of_the_target(restarting: Resta
         assert "the server restarted" in changed(before, after)
 
 
-async def test_a_restart_that_restarts_nothing_is_noticed() -> None:
-    async with open_target("emulator:fcfs-fast") as target:
+async def test_a_restart_that_restarts_nothing_is_noticed(emulator: str) -> None:
+    async with open_target(emulator) as target:
         between = Between(
             target=target, policy="restart", form=RequestFormat(), command=["true"], ready_timeout_s=0.1
         )  # fmt: skip
@@ -88,10 +88,10 @@ async def test_a_restart_that_restarts_nothing_is_noticed() -> None:
             await between.settle()
 
 
-async def test_a_command_is_run_before_every_run_and_its_failure_is_one_line(tmp_path: Path) -> None:
+async def test_a_command_is_run_before_every_run_and_its_failure_is_one_line(emulator: str, tmp_path: Path) -> None:
     script = tmp_path / "between.sh"
     script.write_text(f"echo again >> {tmp_path}/runs\ntest $(wc -l < {tmp_path}/runs) -lt 3 || {{ echo no; exit 7; }}")
-    async with open_target("emulator:fcfs-fast") as target:
+    async with open_target(emulator) as target:
         between = Between(target=target, policy="command", form=RequestFormat(), command=["sh", str(script)])
         await between.settle()
         assert not (tmp_path / "runs").exists()

@@ -95,7 +95,7 @@ def test_what_is_asked_for_does_not_change_on_the_way(loadgen: Loadgen) -> None:
         ((), "a gate tests one rate, such as --rate 6"),
         (("--rate", "x"), "--rate: rate 'x': 'x' is not a number"),
         (("--rate", "2", "--explore", "2"), "No such option: --explore"),
-        (("--resume", "r", "--out", "s"), "drop --scenario and --out"),
+        (("--resume", "r", "--out", "s"), "drop --scenario, --out and --baseline"),
         (("--resume", "nothere"), "holds no experiment"),
     ],
 )

@@ -21,7 +21,7 @@ from tests.fakes.server import in_thread
 
 pytestmark = pytest.mark.realtime
 
-SHORT = ["--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1500ms", "--warmup", "500ms",
+SHORT = ["--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "750ms", "--warmup", "250ms",
          "--min-requests", "20"]  # fmt: skip
 SECRET = "sk-very-secret-4711"
 
@@ -60,7 +60,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
 ) -> None:
     monkeypatch.setenv("THE_KEY", SECRET)
     ran = loadgen(
-        "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "60", *SHORT, "--out", "r",
+        "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "120", *SHORT, "--out", "r",
         "--json",
     )  # fmt: skip
     line = json.loads(ran.stdout)
@@ -82,7 +82,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
 
 
 def test_ctrl_c_ends_in_order_with_what_was_measured(tmp_path: Path) -> None:
-    asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "40,50,60", "--runs", "3", *SHORT, "--out", "r"]
+    asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "80,100,120", "--runs", "3", *SHORT, "--out", "r"]
     process = subprocess.Popen(
         [*LOADGEN, *asked], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -104,7 +104,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         "from loadgen.cli import main; main()"
     )
-    asked = ["run", "--target", "emulator:fcfs-fast", "--rate", "60", *SHORT, "--out", "r", "--quiet"]
+    asked = ["run", "--target", "emulator:fcfs-fast", "--rate", "120", *SHORT, "--out", "r", "--quiet"]
     # not measured: the limit would cut what coverage.py writes at the end too
     unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     done = subprocess.run(

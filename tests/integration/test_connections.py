@@ -39,8 +39,8 @@ from tests.fakes.server import FakeServer, answering, serving, stream
 pytestmark = pytest.mark.realtime
 
 SECRET = "sk-very-secret-4711"
-SHORT = ["--rate", "30", "--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
-         "--min-requests", "5", "--out", "r", "--json", "--quiet"]  # fmt: skip
+SHORT = ["--rate", "60", "--input", "16", "--output", "4", "--slo", "e2e<=10s", "--window", "600ms",
+         "--warmup", "100ms", "--min-requests", "5", "--out", "r", "--json", "--quiet"]  # fmt: skip
 
 
 async def send(urls: tuple[str, ...], plan: RunPlan, **options: Any) -> RunOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ NAMES = {
     # what was measured
     "load", "Experiment", "LedgerLine", "ReplayedRun",
     # gates
-    "gate", "gate_sync", "prepare_gate",
+    "gate", "gate_sync", "prepare_gate", "prepare_gate_against", "resumed_gate", "GateSetup", "forecast_gate",
+    "GateForecast",
     # comparisons
     "compare", "compare_sync", "Compared", "load_compared", "load_comparison", "prepare_comparison", "ComparisonSetup",
     "ComparisonSettings", "resumed_comparison", "rehearse_comparison", "ComparisonRehearsal", "forecast_comparison",
@@ -215,11 +216,12 @@ async def test_a_rehearsal_says_the_same_on_a_loop_and_without_one() -> None:
     assert isinstance(notes[0], loadgen.Note)
 
 
-def test_the_examples_work(tmp_path: Path) -> None:
+def test_the_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def example(name: str) -> str:
-        command = [sys.executable, str(ROOT / "examples" / name), str(tmp_path / "r")]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env={
-            "PYTHONPATH": str(ROOT)}).stdout  # fmt: skip
+        script = str(ROOT / "examples" / name)
+        monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "r")])
+        runpy.run_path(script, run_name="__main__")
+        return capsys.readouterr().out
 
     assert "FOUND: 7.21" in example("find_capacity.py")
     read = example("read_results.py")

@@ -8,6 +8,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -97,35 +98,43 @@ async def test_a_second_run_has_its_own_readings() -> None:
     assert [report.scrapes for report in first.sources] == [2, 2] == [report.scrapes for report in second.sources]
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (page(b"no", 401), "answers 401 (a key is wanted)"),
-        (page(b"no", 404), "answers 404"),
-        (page(b"\x00\xff garbage {{{ \n <html>"), "no metrics in it"),
-        (page(b""), "no metrics in it"),
-        (page(b"unknown_metric 1\n"), "no metric in it that is known here"),
-        (page(b'vllm:num_requests_waiting{engine="0" 3\nx 1\n'), "not readable (ValueError)"),
-        (endless, "a page of more than 8 MiB"),
-    ],
-)  # fmt: skip
-async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why(answer: Script, why: str) -> None:
+HOPELESS = {
+    "wants a key": (page(b"no", 401), "answers 401 (a key is wanted)"),
+    "absent": (page(b"no", 404), "answers 404"),
+    "garbage": (page(b"\x00\xff garbage {{{ \n <html>"), "no metrics in it"),
+    "empty": (page(b""), "no metrics in it"),
+    "unknown": (page(b"unknown_metric 1\n"), "no metric in it that is known here"),
+    "cut": (page(b'vllm:num_requests_waiting{engine="0" 3\nx 1\n'), "not readable (ValueError)"),
+    "endless": (endless, "a page of more than 8 MiB"),
+}
+
+
+async def test_a_page_that_cannot_become_better_is_asked_once_and_said_why() -> None:
     asked: list[str] = []
 
-    async def counted(request: Request) -> None:
-        asked.append(request.path)
-        await answer(request)
+    def counted(name: str, answer: Script) -> Script:
+        async def script(request: Request) -> None:
+            asked.append(name + request.path)
+            await answer(request)
 
-    with in_thread(counted) as url, in_thread(page(WAITING)) as good:
-        observer = Observer([Page(name=url, url=f"{url}/metrics")], [Page(name="good", url=good)], interval_s=0.02)
+        return script
+
+    with ExitStack() as servers:
+        pages = [
+            Page(name=name, url=servers.enter_context(in_thread(counted(name, answer))) + "/metrics")
+            for name, (answer, _) in HOPELESS.items()
+        ]
+        good = Page(name="good", url=servers.enter_context(in_thread(page(WAITING))))
         ticks = iter(range(11))
-        seen, took_s = await watched(observer, lambda: next(ticks) == 10)
-    bad, fine, _ = seen.sources
-    assert (bad.scrapes, bad.failures, bad.why, asked) == (0, 1, why, ["/metrics"])
+        seen, took_s = await watched(Observer([*pages], [good], interval_s=0.02), lambda: next(ticks) == 10)
+    *hopeless, fine, _ = seen.sources
+    reasons = [why for _, why in HOPELESS.values()]
+    assert [(bad.scrapes, bad.failures, bad.why) for bad in hopeless] == [(0, 1, why) for why in reasons]
+    assert sorted(asked) == sorted(f"{name}/metrics" for name in HOPELESS)
     assert fine.scrapes > 2
     assert took_s < 1
     view = observe(seen, start_ns=0, end_ns=10**12)
-    assert view.not_measured[0] == f"{url}: {why}"
+    assert view.not_measured[: len(HOPELESS)] == tuple(f"{name}: {why}" for name, (_, why) in HOPELESS.items())
 
 
 @pytest.mark.parametrize("answer", [hanging, trickling])

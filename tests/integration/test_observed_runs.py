@@ -21,7 +21,7 @@ from tests.fakes.server import in_thread
 pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("unhurried")]
 
 SHORT = ("--input", "64", "--output", "4", "--slo", "e2e<=10s", "--window", "1s", "--warmup", "200ms",
-         "--min-requests", "20", "--rate", "40", "--scrape-interval", "200ms", "--quiet")  # fmt: skip
+         "--min-requests", "20", "--rate", "80", "--scrape-interval", "200ms", "--quiet")  # fmt: skip
 Loadgen = Callable[..., Any]
 
 

@@ -34,7 +34,7 @@ from tests.fakes.server import answering, serving
 
 pytestmark = pytest.mark.realtime
 
-DUE = 29  # of a run of ten a second for 0.5 + 2.45 s
+DUE = 29  # of a run of forty a second for 0.125 + 0.6125 s
 
 
 @dataclass
@@ -116,7 +116,7 @@ async def mortal(**how: Any) -> AsyncIterator[Mortal]:
 
 def setup(url: str, **more: Any) -> Setup:
     asked: dict[str, Any] = {
-        "target": url, "rate": "10", "arrivals": "constant", "window": "2.45s", "warmup": "500ms", "input": "16",
+        "target": url, "rate": "40", "arrivals": "constant", "window": "612.5ms", "warmup": "125ms", "input": "16",
         "output": "4", "slo": ("e2e<=5s",), "min_requests": 20, "runs": 1, "scrape_interval": "off",
     }  # fmt: skip
     return prepare(load_scenario(None, asked | more))
@@ -146,7 +146,7 @@ async def test_a_server_that_dies_with_the_last_request_is_seen_to(
 
 async def test_resume_refuses_another_server_and_takes_the_same(tmp_path: Path) -> None:
     async def carried_on(*, resume: bool, requests: int) -> None:
-        asked = setup(one.url, rate="10,12", max_requests=requests)
+        asked = setup(one.url, rate="40,48", max_requests=requests)
         await sweep(asked, tmp_path / "r", resume=resume, progress=Progress(), stop=anyio.Event())
 
     async with mortal() as one:

@@ -41,8 +41,10 @@ def contents(plan: RunPlan) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("shared", [0, 40])
 @pytest.mark.parametrize("form", [COMPLETIONS, CHAT])
-async def test_prompts_have_the_planned_tokens_by_the_server_s_own_count(form: RequestFormat, shared: int) -> None:
-    async with open_target("emulator:fcfs-fast") as target:
+async def test_prompts_have_the_planned_tokens_by_the_server_s_own_count(
+    emulator: str, form: RequestFormat, shared: int
+) -> None:
+    async with open_target(emulator) as target:
         exact, told = await target.exact_text(form, JsonMembers())
         assert told.startswith("text prompts are exact by the server's tokenizer")
         assert exact.text is not None
@@ -56,8 +58,8 @@ async def test_prompts_have_the_planned_tokens_by_the_server_s_own_count(form: R
         assert (await target.exact_text(form, JsonMembers()))[0] == exact
 
 
-async def test_a_shared_prefix_is_the_same_text_for_a_group() -> None:
-    async with open_target("emulator:fcfs-fast") as target:
+async def test_a_shared_prefix_is_the_same_text_for_a_group(emulator: str) -> None:
+    async with open_target(emulator) as target:
         for form in (COMPLETIONS, CHAT):
             plan = plan_of((await target.exact_text(form, JsonMembers()))[0], shared=40)
             begins = [
@@ -67,8 +69,8 @@ async def test_a_shared_prefix_is_the_same_text_for_a_group() -> None:
             assert len(set(begins)) == 2
 
 
-async def test_token_ids_need_no_tokenizer() -> None:
-    async with open_target("emulator:fcfs-fast") as target:
+async def test_token_ids_need_no_tokenizer(emulator: str) -> None:
+    async with open_target(emulator) as target:
         assert await target.exact_text(RequestFormat(), JsonMembers()) == (RequestFormat(), "")
 
 

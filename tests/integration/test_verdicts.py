@@ -27,7 +27,7 @@ from tests.fakes.server import Script, serving, stream
 
 pytestmark = pytest.mark.realtime
 
-EVERY_10_MS = plan_at([10 * i for i in range(1, 301)], window_ms=3000)
+EVERY_10_MS = plan_at([10 * i for i in range(1, 151)], window_ms=1500)
 
 
 def sent(script: Script, *, plan: RunPlan = EVERY_10_MS, slo: Slo, block_s: float = 0.0, **options: Any) -> RunOutput:
@@ -35,7 +35,7 @@ def sent(script: Script, *, plan: RunPlan = EVERY_10_MS, slo: Slo, block_s: floa
         clock = LoopClock()
         async with serving(script) as server:
             if block_s:
-                for at in (1.0, 2.0):
+                for at in (0.3, 0.9):
                     asyncio.get_running_loop().call_later(at, time.sleep, block_s)
             endpoint = Endpoint(urls=(server.url,), path="/v1/completions", model="m")
             try:

@@ -89,7 +89,7 @@ processes = st.sampled_from([POISSON, BURSTY, REGULAR, Arrivals(kind="constant")
 seeds = st.integers(0, 2**48 - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(processes, seeds, st.floats(0.01, 5000), st.floats(0, 20))
 def test_a_longer_horizon_only_adds(arrivals: Arrivals, seed: int, rate: float, horizon_s: float) -> None:
     horizon_ns = round(horizon_s * NS)
@@ -100,7 +100,7 @@ def test_a_longer_horizon_only_adds(arrivals: Arrivals, seed: int, rate: float, 
     assert np.all(long[short.size :] >= horizon_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(processes, seeds, st.floats(1, 2000), st.floats(1, 3))
 def test_a_higher_rate_is_the_same_draws_squeezed(arrivals: Arrivals, seed: int, rate: float, factor: float) -> None:
     slow = schedule_horizon(arrivals, rate, 12 * NS, stream(seed, "arrivals")).at_ns
@@ -109,7 +109,7 @@ def test_a_higher_rate_is_the_same_draws_squeezed(arrivals: Arrivals, seed: int,
     assert np.allclose(fast[: slow.size] * factor, slow, rtol=1e-15, atol=2 * factor)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(processes, seeds, st.floats(5, 3000), st.integers(1, 20_000), st.integers(0, 3 * NS), st.integers(0, NS))
 def test_a_cohort_count_ends_the_window_and_nothing_else(
     arrivals: Arrivals, seed: int, rate: float, cohort: int, warmup_ns: int, tail_ns: int

@@ -126,7 +126,7 @@ class Watched:
 
 
 @given(specs, st.integers(0, 2**32), st.floats(0.02, 0.98), st.floats(0, 1), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_stream_of_passes_and_failures_ends_within_the_worst_case(
     spec: SearchSpec, seed: int, passing: float, far: float, fresh: bool
 ):
@@ -150,7 +150,7 @@ def test_any_stream_of_passes_and_failures_ends_within_the_worst_case(
     st.sets(st.sampled_from(BLAMES)),
     st.booleans(),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_any_stream_with_invalid_runs_ends_too(
     spec: SearchSpec, seed: int, passing: float, invalid: float, blames: set[Blame], fresh: bool
 ):
@@ -165,7 +165,7 @@ def test_any_stream_with_invalid_runs_ends_too(
 
 
 @given(specs, st.sampled_from(BLAMES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nothing_but_invalid_runs_ends_soon(spec: SearchSpec, blame: Blame):
     outcome = Watched(spec, iter(lambda: THIN_OR_WORSE[blame], None), slack=3).outcome
     if blame == "evidence":
@@ -178,7 +178,7 @@ def test_nothing_but_invalid_runs_ends_soon(spec: SearchSpec, blame: Blame):
 
 
 @given(specs.filter(lambda spec: not spec.tabulate), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_sharp_capacity_is_found_to_the_grid_point(spec: SearchSpec, data: st.DataObject):
     top = data.draw(st.integers(-1, len(spec.grid) - 1), label="index of the largest passing rate")
     spoiled = data.draw(st.none() | st.integers(1, 40), label="a run that a co-tenant spoils")

@@ -53,6 +53,15 @@ def test_a_run_counts_the_tokens_of_good_requests_of_the_window_per_gpu():
     assert measured(spoiled={"outcome": "timeout"}).log_ttft is None
 
 
+def test_a_backlog_grows_by_what_is_outstanding_more_at_the_end_of_the_window():
+    assert measured().backlog == 0.0  # 10/s for 0.5 s: five outstanding at both instants
+    ended = served()["ended_ns"].to_numpy()
+    never = np.where(np.arange(1400) // 100 == 3, -1, ended)  # a hundred of the cohort
+    assert measured(spoiled={"ended_ns": never}).backlog == 0.1
+    before = np.where(np.arange(1400) < 50, 100 * NS, ended)  # fifty of the warm-up, done by the window's end
+    assert measured(spoiled={"ended_ns": before}).backlog == -0.05
+
+
 def test_the_hash_tells_runs_apart_by_what_the_server_did():
     assert measured().results_sha256 == measured(REPLICAS).results_sha256
     assert measured().results_sha256 != measured(spoiled={"residence_s": 0.5 + 1e-9}).results_sha256

@@ -92,33 +92,40 @@ def test_the_verdict_follows_the_interval_and_the_zone(factor, winner):
 NOISE = [0.2, -0.2, 0.1, -0.1, 0.3, -0.3, 0.0]
 
 
-def difference(factor, *, rate=4.0):
+def difference(factor):
     """A is better by that factor, both at one rate."""
+    return paired(runs("A", [b * factor + e for b, e in zip(B, NOISE, strict=True)]), runs("B", B), "g_card")
+
+
+def met(factor, backlog):
+    """Runs of both at one rate: A is better by that factor of G_card, and its backlog grows by so much more."""
     a = runs("A", [b * factor + e for b, e in zip(B, NOISE, strict=True)])
-    label = f"{rate:g}/s"
-    return paired(
-        *([replace(run, label=label, rate_per_gpu=rate) for run in side] for side in (a, runs("B", B))), "g_card"
-    )
+    a = [replace(run, backlog=backlog + e / 100) for run, e in zip(a, NOISE, strict=True)]
+    return [[replace(run, label="5/s", rate=5.0, rate_per_gpu=5.0) for run in side] for side in (a, runs("B", B))]
 
 
 @pytest.mark.parametrize(
-    ("own", "there", "winner"),
+    ("own", "there", "backlog", "winner"),
     [
-        (1.08, 1.2, "A"),
-        (1.08, 1.02, "A"),
-        (1.08, 1.0, "cannot tell"),  # λ* differs, the servers do not
-        (1.08, 0.9, "cannot tell"),
-        (0.92, 0.8, "B"),
-        (1.001, 1.0, "no difference"),
-        (1.001, 1.2, "cannot tell"),
+        (1.08, 1.2, 0.0, "A"),
+        (1.08, 1.02, 0.0, "A"),
+        (1.08, 1.0, 0.0, "cannot tell"),  # λ* differs, the servers do not
+        (1.08, 0.9, 0.0, "cannot tell"),
+        (1.08, 1.0, -0.05, "A"),  # overloaded, and the SLO not broken yet
+        (1.08, 1.0, 0.05, "cannot tell"),
+        (1.08, 1.2, 0.05, "cannot tell"),
+        (0.92, 0.8, 0.0, "B"),
+        (1.001, 1.0, 0.0, "no difference"),
+        (1.001, 1.2, 0.0, "cannot tell"),
+        (1.001, 1.0, 0.05, "cannot tell"),
     ],
 )
-def test_a_difference_of_two_rates_needs_the_one_at_a_common_rate(own, there, winner):
-    found = primary_verdict(difference(own), indifference=0.03, same_rate=difference(there, rate=5.0))
+def test_a_difference_of_two_rates_needs_one_at_a_common_rate(own, there, backlog, winner):
+    a, b = met(there, backlog)
+    x, y = ([replace(run, label="own", rate_per_gpu=rate) for run in side] for side, rate in ((a, 4.0), (b, 5.0)))
+    found = primary_verdict(difference(own), indifference=0.03, same_rate=at_larger_rate([*a, *b], x, y))
     assert found.winner == winner
-    swapped = primary_verdict(difference(1 / own), indifference=0.03, same_rate=difference(1 / there, rate=5.0))
-    assert swapped.winner == {"A": "B", "B": "A"}.get(winner, winner)
-    assert ("at 5/s for both it differs" in found.words) == (winner != "no difference")
+    assert ("at 5/s for both, G_card differs" in found.words) == (winner != "no difference")
 
 
 def test_the_common_rate_is_the_larger_one_per_gpu():
@@ -128,11 +135,14 @@ def test_the_common_rate_is_the_larger_one_per_gpu():
     a, b = at("A", "own", 4.0, A), at("B", "own", 5.0 + 1e-12, B)
     lower, larger = (at("A", "4/s", 4.0, A) + at("B", "4/s", 4.0, A)), (at("A", "5/s", 5.0, A) + at("B", "5/s", 5.0, B))
     other = at("C", "5/s", 5.0, B)
-    found = at_larger_rate([*a, *b, *lower, *other, *larger], a, b, "g_card")
-    assert found == paired(at("A", "5/s", 5.0, A), at("B", "5/s", 5.0, B), "g_card")
-    assert at_larger_rate([*a, *b], a, at("B", "own", 4.0, B), "g_card") is None
+    found, backlog = at_larger_rate([*a, *b, *lower, *other, *larger], a, b)
+    alone = paired(at("A", "5/s", 5.0, A), at("B", "5/s", 5.0, B), "g_card")
+    assert (found.values, found.label, backlog.endpoint) == (alone.values, "5/s", "backlog")
+    assert found.p is not None
+    assert found.p_holm == pytest.approx(min(1, 2 * found.p))
+    assert at_larger_rate([*a, *b], a, at("B", "own", 4.0, B)) == ()
     with pytest.raises(ValueError, match="A and B made no runs at one rate of 5/s per GPU"):
-        at_larger_rate([*a, *b, *lower], a, b, "g_card")
+        at_larger_rate([*a, *b, *lower], a, b)
 
 
 def test_the_replicates_asked_for_decide_in_four_of_five_comparisons():

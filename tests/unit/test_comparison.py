@@ -12,7 +12,7 @@ from loadgen.common.errors import ScenarioError
 from loadgen.experiment.compare.memory import rehearse_comparison
 from loadgen.experiment.compare.setup import OWN, ComparisonSetup, prepare_comparison
 from loadgen.scenario.comparison import parse_variant
-from loadgen.scenario.file import load_comparison, load_scenario
+from loadgen.scenario.file import SHIPPED, load_comparison, load_scenario
 
 QUICK = {"rate": "2..8", "width": "20%", "cohort": 300, "runs": 3, "slo": ("e2e<=1s",), "output": "2", "warmup": "5s"}
 
@@ -65,6 +65,28 @@ def test_a_scenario_of_variants_is_for_compare_and_keeps_its_own_settings(tmp_pa
         load_comparison(str(file), {}, {})
 
 
+@pytest.mark.parametrize(
+    ("name", "layouts", "together"),
+    [
+        ("tp-ab-emulated", {"tp1": (1, 1, 1), "4xtp1": (4, 1, 4), "2xtp2": (4, 2, 2), "tp4": (4, 4, 1)}, True),
+        ("tp-ab", {"tp1": (1, 1, 1), "4xtp1": (4, 1, 4), "tp4": (4, 4, 1), "pp4": (4, None, 1)}, False),
+    ],
+)
+def test_ready_comparisons_load_and_are_compared_per_gpu(
+    name: str, layouts: dict[str, tuple[int, int | None, int]], together: bool
+) -> None:
+    setup = prepare_comparison(*load_comparison(name, {}, {}))
+    found = {one.name: (one.gpus, one.settings.tp, one.settings.served_by) for one in setup}
+    assert found == layouts
+    assert setup.settings.per_gpu
+    assert setup.together == together
+    for one in setup:
+        assert one.settings.launch is None or "--port {port}" in one.settings.launch
+    assert {path.stem for path in SHIPPED.glob("*.toml") if "[[variant]]" in path.read_text()} == {
+        "tp-ab", "tp-ab-emulated",
+    }  # fmt: skip
+
+
 def test_an_alternative_has_the_gpus_and_layout_of_its_variant_unless_it_says_others(tmp_path: Path) -> None:
     file = tmp_path / "ab.toml"
     start = 'launch = "serve --port {port}"\n'
@@ -111,8 +133,7 @@ def test_a_faster_server_wins_at_its_own_capacity_and_all_meet_at_the_smaller_on
     at_both = [dict.fromkeys(own, own["slow"]), dict.fromkeys(own, own["fast"])]
     assert [point.rates for point in done.measured.phase.plan.points] == [own, *at_both]
     runs = {name: [run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in own}
-    there = at_larger_rate(done.runs, runs["slow"], runs["fast"], "g_card")
-    assert there is not None
+    there = at_larger_rate(done.runs, runs["slow"], runs["fast"])
     verdict = primary_verdict(paired(runs["slow"], runs["fast"], "g_card"), indifference=0.03, same_rate=there)
     assert verdict.winner == "B"
     both = [run for run in done.runs if run.label != OWN]
@@ -174,12 +195,12 @@ def test_capacities_that_differ_by_luck_alone_are_no_difference_that_is_claimed(
     )  # fmt: skip
     done = rehearse_comparison(setup)
     a, b = ([run for run in done.runs if (run.variant, run.label) == (name, OWN)] for name in "ab")
-    difference, there = paired(a, b, "g_card"), at_larger_rate(done.runs, a, b, "g_card")
-    assert there is not None
+    difference, there = paired(a, b, "g_card"), at_larger_rate(done.runs, a, b)
     assert primary_verdict(difference, indifference=0.03).winner == "A"
     verdict = primary_verdict(difference, indifference=0.03, same_rate=there)
     assert verdict.winner == "cannot tell"
-    assert f"but at {there.label} for both it differs by {there.mean:+.2%}" in verdict.words
+    assert done.answer.primary == (verdict,)
+    assert f"but at {there[0].label} for both, G_card differs by {there[0].mean:+.2%}" in verdict.words
 
 
 def test_listed_rates_are_only_paired() -> None:

@@ -20,7 +20,7 @@ from tests.fakes.streams import DONE, event, text, usage
 MS = 1_000_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     reads=st.lists(st.tuples(st.integers(0, 40), st.lists(st.sampled_from(["", "a", "é"]), max_size=4)), max_size=8),
     told=st.integers(-1, 12),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from run_tables import served
 
@@ -72,14 +72,12 @@ def test_the_send_clock_forgives_the_client_queue_in_ttft_and_e2e_alone() -> Non
 shares = st.fractions(0, 1, max_denominator=10_000)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**12), st.data(), shares)
 def test_attainment_is_decided_exactly(total: int, data: st.DataObject, share: Fraction) -> None:
     misses = data.draw(st.integers(0, total))
     assert attains(total, misses, share) == (not Fraction(total - misses) < share * total)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**9), shares)
 def test_one_more_miss_than_allowed_fails(total: int, share: Fraction) -> None:
     allowed = misses_allowed(total, share)

@@ -218,7 +218,7 @@ def live_first(parts: list[bytes], stamps: list[int], content_type: str) -> int:
     return -1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, len(STREAM))), st.booleans(), st.sampled_from(["text/event-stream", "application/json", ""])
 )
@@ -264,7 +264,7 @@ DOCUMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(DOCUMENTS, max_size=5))
 def test_the_short_way_through_plain_events_comes_to_the_same(documents: list[Any]) -> None:
     pieces = [event(text("a")), event(text("b")), *(event(document) for document in documents)]

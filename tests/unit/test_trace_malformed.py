@@ -426,7 +426,7 @@ EDITS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.sampled_from(VALID), edits=EDITS, on_invalid=st.sampled_from(["error", "drop", "clip"]))
 def test_no_damage_gives_a_traceback(data: bytes, edits: Any, on_invalid: Any, tmp_path: Path) -> None:
     for at, length, new in edits:

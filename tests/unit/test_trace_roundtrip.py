@@ -68,7 +68,7 @@ def _again(trace: Trace, name: str, **options: Any) -> Trace:
     return back
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(trace=traces(), name=st.sampled_from(["csv", "parquet"]))
 def test_our_tables_keep_everything(trace: Trace, name: str) -> None:
     back = _again(trace, name)
@@ -76,7 +76,7 @@ def test_our_tables_keep_everything(trace: Trace, name: str) -> None:
     assert np.array_equal(back.outcome, trace.outcome)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(trace=traces(hashed=True), name=st.sampled_from(["mooncake", "timed_trace"]))
 def test_json_lines_keep_instants_lengths_and_blocks(trace: Trace, name: str) -> None:
     assert trace.hashes is not None

@@ -1,4 +1,4 @@
-"""The library's functions for gates: one rate and nothing else."""
+"""The library's functions for gates: one rate and nothing else, or against a baseline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from loadgen.experiment.execute import sweep
+from loadgen.experiment.gate.against import GateSetup, regress
 from loadgen.experiment.gate.one_rate import at_one_rate
 from loadgen.experiment.library import check_system
 from loadgen.experiment.measured import Experiment
@@ -26,7 +27,7 @@ def prepare_gate(scenario: Scenario) -> Setup:
 
 
 def gate(
-    scenario: Scenario | Setup,
+    scenario: Scenario | Setup | GateSetup,
     directory: str | Path,
     *,
     resume: bool = False,
@@ -35,24 +36,29 @@ def gate(
 ) -> Work[Experiment]:
     """Test the scenario's one rate and nothing else: R fresh runs, up to the first FAIL, which is repeated.
 
-    The answer's `requirement` is the verdict. A `Setup` is one of `prepare_gate`. Directory, resuming and errors are as
-    in `sweep`; raises at once `ScenarioError` for several rates and for the placeholder SLO.
+    The answer's `requirement` is the verdict. A `Setup` is one of `prepare_gate`. With a `GateSetup` the runs of a
+    baseline are made again, all to their end, and the result's `gate` is the answer. Directory, resuming and errors are
+    as in `sweep`; raises at once `ScenarioError` for several rates and for the placeholder SLO.
     """
-    setup = scenario if isinstance(scenario, Setup) else prepare_gate(scenario)
-    check_system(setup.scenario)
+    directory = Path(directory)
     began_s = time.monotonic() if began_s is None else began_s
+    setup = prepare_gate(scenario) if isinstance(scenario, Scenario) else scenario
+    check_system(setup.scenario)
 
     async def start(events: Progress, stop: anyio.Event) -> Experiment:
+        if isinstance(setup, GateSetup):
+            await regress(setup, directory, resume=resume, progress=events, stop=stop, began_s=began_s)
+            return Experiment(directory)
         outcome, _ = await sweep(
-            setup, Path(directory), resume=resume, progress=events, stop=stop, began_s=began_s, kind="gate"
+            setup, directory, resume=resume, progress=events, stop=stop, began_s=began_s, kind="gate"
         )
-        return Experiment(Path(directory), outcome)
+        return Experiment(directory, outcome)
 
     return Work(start, progress)
 
 
 def gate_sync(
-    scenario: Scenario | Setup,
+    scenario: Scenario | Setup | GateSetup,
     directory: str | Path,
     *,
     resume: bool = False,

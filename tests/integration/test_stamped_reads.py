@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from analysis.slo import Slo
 from analysis.stationarity import area_s
 from loadgen.common.errors import UsageError
 from loadgen.common.loop import run_loop
@@ -125,49 +123,6 @@ def test_nothing_is_batched_where_everybody_s_events_are_wanted_or_an_end_lets_a
             output, _ = sent(url, plan, **options)  # type: ignore[arg-type]
             assert set(output.requests["read"]) == {"prompt"}
             assert (output.requests["token_reads"] > 0).all()
-
-
-def test_a_request_that_ended_unread_is_no_certain_miss() -> None:
-    """Streams last 95 ms of the 120 ms they may: what has come is read before a miss is booked."""
-    with in_thread(stream(20, gap_s=0.0045)) as url:
-        plan = plan_at([3 * i for i in range(60)], window_ms=200, output_tokens=20)
-        prompt, _ = sent(url, plan, events="all", slo=Slo(e2e_s=0.6))
-        worst = (prompt.requests["last_token_ns"] - prompt.requests["scheduled_ns"]).max() / 1e9
-        output, _ = sent(url, plan, slo=Slo(e2e_s=2 * worst, tpot_s=2 * worst / 19))
-    assert set(output.requests["certain_miss"]) == {""}
-    assert set(output.requests["outcome"]) == {"ok"}
-
-
-def test_what_has_come_when_the_load_stops_did_come() -> None:
-    """The user stops while finished answers lie unread in the kernel: they are answers."""
-    ended = threading.Event()
-
-    async def script(request: Request) -> None:
-        await request.write(STREAM_HEAD + chunked(completion_events(3)[0]))
-        await asyncio.sleep(0.1)
-        await request.write(b"".join(map(chunked, completion_events(3)[1:])) + b"0\r\n\r\n")
-        ended.set()
-
-    async def run(url: str) -> RunOutput:
-        clock, stop = LoopClock(), asyncio.Event()
-        plan = plan_at([1, 2, 3], window_ms=5_000, output_tokens=3)
-
-        def halt() -> None:
-            ended.wait(5)
-            time.sleep(0.02)
-            stop.set()
-
-        clock.call_at(60 * MS, halt)  # no wheel turns before it returns
-        endpoint = Endpoint(urls=(url,), path="/v1/completions", model="m")
-        output = await send_run(plan, Bodies(), endpoint, SendOptions(events="prompt"), clock=clock, stop=stop)
-        clock.close()
-        return output
-
-    with in_thread(script) as url:
-        output = run_loop(run(url))
-    assert set(output.requests["outcome"]) == {"ok"}
-    assert (output.requests["ended_ns"] <= output.facts.stop_ns).all()
-    assert output.facts.live_area_s == pytest.approx(area_s(output.requests, until_ns=output.facts.stop_ns), rel=1e-6)
 
 
 @pytest.mark.parametrize("how", ["reset", "cut"])

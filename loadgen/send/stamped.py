@@ -346,8 +346,8 @@ class StampedConnection(ResponseReader):
             self.drop()  # an answer nobody asked for
             return
         at_ns = transport.stamps.at(ancillary, max(self._stamp_ns, active.released_ns))
-        if active.sent_ns > at_ns:  # it was on its way before `send` returned
-            active.sent_ns = at_ns
+        if active.sent_ns >= at_ns:  # this process was held up after `send` had done its work
+            active.sent_ns = at_ns - 1
         self.feed(transport.buffer[:count], at_ns)
         if self._flight is not active:
             return

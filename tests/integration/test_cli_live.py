@@ -61,7 +61,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
     monkeypatch.setenv("THE_KEY", SECRET)
     ran = loadgen(
         "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "120", *SHORT, "--out", "r",
-        "--json",
+        "--json", "--events", "all",
     )  # fmt: skip
     line = json.loads(ran.stdout)
     requests = pd.read_parquet(next(Path("r").rglob("requests.parquet")))

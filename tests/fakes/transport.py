@@ -48,9 +48,9 @@ class FakeTransport:
         pieces = completion_events(active.output_tokens_planned)
         for number, piece in enumerate(pieces):
             at_ns = now + round((first + later * min(number, active.output_tokens_planned - 1)) * MS)
-            self.clock.call_at(at_ns, self._write(active, handler, piece, last=number == len(pieces) - 1))
+            self.clock.call_at(at_ns, self.written(active, handler, piece, last=number == len(pieces) - 1))
 
-    def _write(
+    def written(
         self, active: ActiveRequest, handler: CompletionHandler, piece: bytes, *, last: bool
     ) -> Callable[[], None]:
         def write() -> None:
@@ -85,10 +85,10 @@ class LaggingTransport(FakeTransport):
         self.unread: dict[int, list[tuple[bytes, int, bool]]] = {}
         self._handlers: dict[int, CompletionHandler] = {}
 
-    def _write(
+    def written(
         self, active: ActiveRequest, handler: CompletionHandler, piece: bytes, *, last: bool
     ) -> Callable[[], None]:
-        now_write = super()._write(active, handler, piece, last=last)
+        now_write = super().written(active, handler, piece, last=last)
 
         def write() -> None:
             if active.first_token_ns < 0:

@@ -81,6 +81,24 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
     assert not list(Path("r").rglob("journal.jsonl"))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
+def test_a_gate_over_http_meets_the_requests_of_its_baseline(loadgen: Any) -> None:
+    asked = ("--target", "emulator:fcfs-fast", "--quiet")
+    loadgen("gate", *asked, *SHORT, "--rate", "120", "--runs", "6", "--out", "one", code=None)
+    before = [json.loads(line) for line in Path("one/verdicts.jsonl").read_text().splitlines()]
+    made = [line for line in before if line["run"]["kind"] == "prove" and not line["verdict"]["attainment_is_bound"]]
+    if len(made) < 6:
+        pytest.skip("this machine is too slow at the moment for 6 whole runs")
+    gated = loadgen("gate", "--baseline", "one", *asked, "--out", "two", code=None)
+    assert gated.code in (0, 1, 4)  # by the clock of this machine
+    assert gated.stdout.split(":")[0] in ("NOT WORSE", "WORSE", "CANNOT TELL")
+    after = [json.loads(line) for line in Path("two/verdicts.jsonl").read_text().splitlines()]
+    hashes = {(line["run"]["seed"], line["schedule_sha256"], line["workload_sha256"]) for line in after}
+    assert hashes == {(line["run"]["seed"], line["schedule_sha256"], line["workload_sha256"]) for line in made}
+    assert {line["window"]["warmup_ns"] for line in after} == {made[0]["window"]["warmup_ns"]}
+
+
 def test_ctrl_c_ends_in_order_with_what_was_measured(tmp_path: Path) -> None:
     asked = ["sweep", "--target", "emulator:fcfs-fast", "--rate", "80,100,120", "--runs", "3", *SHORT, "--out", "r"]
     process = subprocess.Popen(

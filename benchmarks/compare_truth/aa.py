@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmarks.compare_truth.compared import ZONES, Pair, Server, compare, exact_interval
@@ -20,31 +20,38 @@ LUCK: Final = "{luck}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equal:
-    """A profile with a key for its luck, and what is asked of it."""
+    """A profile with a key for its luck, what is asked of it, and how many comparisons are made."""
 
     name: str
     profile: str
     settings: dict[str, Any]
+    count: int = 0
 
 
+_JITTER: Final = Equal(
+    name="8B profile, jitter 10 % of every pass",
+    profile="llama8b-80gb?step.jitter=0.1&step.seed={luck}",
+    settings={"rate": "2..20", "input": "1024", "output": "16", "slo": ("ttft<=800ms",), "cohort": 500,
+              "warmup": "10s", "runs": 6},
+    count=100,
+)  # fmt: skip
 EQUALS: Final = (
-    Equal(
-        name="8B profile, jitter 10 % of every pass",
-        profile="llama8b-80gb?step.jitter=0.1&step.seed={luck}",
-        settings={"rate": "2..20", "input": "1024", "output": "16", "slo": ("ttft<=800ms",), "cohort": 500,
-                  "warmup": "10s", "runs": 6},
-    ),
+    _JITTER,
     Equal(
         name="M/M/1, services drawn anew",
         profile="mm1?service.seed={luck}",
         settings={"rate": "2..18", "input": "16", "output": "1", "slo": ("e2e<=250ms",), "cohort": 500, "runs": 6},
+        count=400,
     ),
-)  # fmt: skip
+    replace(
+        _JITTER, name="8B profile, jitter 10 %, at 9/s alone", settings={**_JITTER.settings, "rate": "9"}, count=400
+    ),
+)
 
 
 def show(board: Board, crew: Crew, *, quick: bool) -> None:
     for one in EQUALS:
-        claims(board, crew, one, 8 if quick else 400)
+        claims(board, crew, one, 8 if quick else one.count)
 
 
 def equal(of: Equal, luck: tuple[str, str], seed: int) -> Pair:
@@ -86,7 +93,8 @@ def counted(board: Board, of: Equal, pairs: Sequence[Pair]) -> None:
             rows.append([f"{zone:.0%}", rule, share, *(str(counts[word]) for word in words)])
             if rule == "the verdict":
                 what = f"{of.name}, zone {zone:.0%}: a difference is claimed"
-                board.hold(what, f"{claimed} of {count} = {share}", f"≤ {MOST:.0%}", claimed / count <= MOST)
+                # a test at 5 % claims more than 5 % in half of such rounds: missed only if luck does not explain it
+                board.hold(what, f"{claimed} of {count} = {share}", f"≤ {MOST:.0%} within the interval", low <= MOST)
     board.say("")
     board.table(["zone", "rule", "a difference is claimed (exact 95 % interval)", *words], rows)
     apart = [abs(one.verdict.difference.mean) for one in pairs if one.verdict.same_rate]

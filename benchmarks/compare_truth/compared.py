@@ -9,7 +9,7 @@ from typing import Any, Final
 from scipy.stats import binomtest
 
 from analysis.compare.pairs import primary_verdict
-from analysis.compare.types import OWN, PrimaryVerdict
+from analysis.compare.types import PrimaryVerdict
 from benchmarks.truth.crew import Asked, Crew, asked, one_run, ready
 from loadgen.experiment.compare.memory import rehearse_comparison
 from loadgen.experiment.compare.setup import prepare_comparison
@@ -52,7 +52,7 @@ def compare(servers: tuple[Server, ...], settings: Asked, seed: int) -> tuple[Pa
     variants = tuple(f"{one.name}=virtual:{one.profile},gpus={one.gpus}" for one in servers)
     own = {"variant": variants, "per_gpu": len({one.gpus for one in servers}) > 1}
     done = rehearse_comparison(prepare_comparison(*load_comparison(None, {**dict(settings), "seed": seed}, own)))
-    return tuple(Pair(verdict=one) for one in done.answer.primary if one.difference.label == OWN)
+    return tuple(Pair(verdict=one) for one in done.answer.primary)
 
 
 def long_run_capacity(crew: Crew, server: Server, settings: Asked, *, requests: int, runs: int, steps: int) -> float:

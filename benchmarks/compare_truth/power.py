@@ -105,10 +105,10 @@ def power(board: Board, crew: Crew, plant: Plant, count: int, *, requests: int,
         for runs in replicates:
             name = f"power/{of.name}/{value:g}/{runs}"
             seeds, lucks = crew.seeds(name, count), crew.seeds(f"luck/{name}", 2 * count)
-            other = lucks[:count] if plant.shared_luck else lucks[count:]
+            other = lucks[::2] if plant.shared_luck else lucks[1::2]
             calls: list[tuple[Any, ...]] = [
                 (of, plant.key, (value, baseline), (str(a), str(b)), runs, seed)
-                for seed, a, b in zip(seeds, lucks[:count], other, strict=True)
+                for seed, a, b in zip(seeds, lucks[::2], other, strict=True)
             ]
             pairs = crew.all(planted, calls, together=2)
             cells = [cell for zone in ZONES for cell in _cells([one.winner(zone) for one in pairs])]

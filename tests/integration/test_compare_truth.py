@@ -52,7 +52,7 @@ def test_claims_between_equal_servers_are_counted_and_real_ones_miss_the_target(
     assert board.held == 3
     assert board.missed == []
     real = [power.planted(QUEUE, FASTER.key, (30.0, 50.0), ("1", "2"), 6, 5)]
-    aa.counted(board, QUEUE, real)
+    aa.counted(board, QUEUE, 3 * real)
     assert [what.rpartition(", ")[2] for what in board.missed] == [
         "zone 0%: a difference is claimed", "zone 3%: a difference is claimed",
     ]  # fmt: skip

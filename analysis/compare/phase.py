@@ -67,6 +67,15 @@ class PairedPlan:
                 seen.add(job)
                 yield job
 
+    def own(self, pairs: Iterable[tuple[RunRequest, RunVerdict]]) -> list[tuple[RunRequest, RunVerdict]]:
+        """Those of `pairs` that are jobs of this plan.
+
+        The rates follow from the variants that are there: once one is lost, or is back, runs of the other plan remain
+        in the ledgers.
+        """
+        jobs = frozenset(self.jobs())
+        return [pair for pair in pairs if _job(pair[0]) in jobs]
+
     def _order(self) -> Iterator[tuple[str, Point, int]]:
         replicates = range(len(self.seeds))
         if self.order is None:
@@ -83,6 +92,10 @@ class Job:
     variant: str
     rate: float
     replicate: int
+
+
+def _job(request: RunRequest) -> Job:
+    return Job(variant=request.variant, rate=request.rate, replicate=request.replicate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +123,8 @@ class PairedPhase:
     def replay(cls, plan: PairedPlan, pairs: Iterable[tuple[RunRequest, RunVerdict]]) -> Self:
         """The phase after `pairs`. Raises `ValueError` if this phase would not have asked for these runs.
 
-        Of one variant, runs must be in their order. An end is forgotten: a resumed phase tries again.
+        Of one variant, runs must be in their order. An end is forgotten: a resumed phase tries again. Runs at rates of
+        `plan` are expected alone: see `PairedPlan.own`.
         """
         phase = cls(plan)
         for request, verdict in pairs:
@@ -155,7 +169,7 @@ class PairedPhase:
         self._book(request, verdict)
 
     def _book(self, request: RunRequest, verdict: RunVerdict) -> None:
-        job = Job(variant=request.variant, rate=request.rate, replicate=request.replicate)
+        job = _job(request)
         if job not in self._known or request.seed not in self._chain(job.replicate):
             raise ValueError(f"the run {request.path} is none of this paired phase")
         self._attempts[job] += 1

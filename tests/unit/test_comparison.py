@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from analysis.compare.pairs import at_larger_rate, paired, primary_verdict
-from analysis.search import Outcome
-from loadgen.common.errors import ScenarioError
+from analysis.search import Outcome, RunRequest
+from loadgen.common.errors import ScenarioError, TargetUnreachable
 from loadgen.experiment.compare.memory import rehearse_comparison
 from loadgen.experiment.compare.setup import OWN, ComparisonSetup, prepare_comparison
+from loadgen.experiment.rehearse import MemoryRunner
+from loadgen.experiment.runner import RunResult
 from loadgen.scenario.comparison import parse_variant
 from loadgen.scenario.file import SHIPPED, load_comparison, load_scenario
 
@@ -201,6 +204,30 @@ def test_capacities_that_differ_by_luck_alone_are_no_difference_that_is_claimed(
     assert verdict.winner == "cannot tell"
     assert done.answer.primary == (verdict,)
     assert f"but at {there[0].label} for both, G_card differs by {there[0].mean:+.2%}" in verdict.words
+
+
+def test_a_variant_lost_among_the_pairs_leaves_no_verdict_on_it_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulated, begun = MemoryRunner.run, Counter[str]()
+
+    def losing(self: MemoryRunner, request: RunRequest) -> RunResult:
+        (target,) = self.on.setup.scenario.target
+        begun[target] += request.kind == "paired"
+        if target.endswith("=30") and begun[target] > 1:
+            raise TargetUnreachable("gone")
+        return simulated(self, request)
+
+    monkeypatch.setattr(MemoryRunner, "run", losing)
+    slow, mid, fast = "slow=virtual:mm1", "mid=virtual:mm1?service.mean_ms=50", "fast=virtual:mm1?service.mean_ms=30"
+    two = rehearse_comparison(comparison(slow, fast, rate="4..32")).answer
+    assert (two.outcome, two.reason) == ("UNSTABLE_TARGET", "fewer than two variants are left to be compared")
+    assert [(one.winner, one.difference.n) for one in two.primary] == [("cannot tell", 1)]
+    begun.clear()
+    three = rehearse_comparison(comparison(slow, mid, fast, rate="4..32")).answer
+    assert three.outcome == "COMPLETE"
+    assert {(one.a, one.b, one.difference.n) for one in three.primary} == {("slow", "mid", 3)}
+    assert {run.rate for run in three.runs} == {one.at for one in three.capacities if one.variant != "fast"}
 
 
 def test_listed_rates_are_only_paired() -> None:

@@ -131,7 +131,7 @@ def measured_so_far(directory: Path, setup: ComparisonSetup) -> Measured:
             for line in read_ledger(variant_directory(directory, name))
             if line.run.kind == "paired"
         ]
-        measured.phase = PairedPhase.replay(plan, runs)
+        measured.phase = PairedPhase.replay(plan, plan.own(runs))
         if isinstance(measured.phase.ask(), RunRequest):
             measured.stopped = "UNFINISHED", go_on
     return measured

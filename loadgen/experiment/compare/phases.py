@@ -99,8 +99,11 @@ async def _pair(setup: ComparisonSetup, bench: Bench, budget: Budget, measured: 
         here = {name: outcome for name, outcome in measured.outcomes.items() if name not in measured.lost}
         plan = setup.plan(here, without=measured.lost)
         if len(plan.variants) < 2:
+            if measured.phase is not None:
+                measured.stopped = "UNSTABLE_TARGET", "fewer than two variants are left to be compared"
             return
-        phase = measured.phase = PairedPhase.replay(plan, [run for name in plan.variants for run in bench.paired(name)])
+        runs = [run for name in plan.variants for run in bench.paired(name)]
+        phase = measured.phase = PairedPhase.replay(plan, plan.own(runs))
         if not await _execute(phase, bench, budget, measured):
             return
 

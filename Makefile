@@ -15,7 +15,7 @@ REAL_TIME = -n 2 --dist loadfile -m 'realtime and $(WHICH)' $(shell grep -lr rea
 # rooms that decide what a number means, and the tests of them that take milliseconds
 ROOMS := analysis loadgen/plan traces
 ROOM_TESTS := $(filter-out %/test_search_fold.py %/test_trace_values.py,$(wildcard $(patsubst %,tests/unit/test_%.py, \
-	buckets cohort compar* crosscheck diagnose expect indicator intervals judge mistakes paired_* plan_* queueing readings \
+	buckets cohort compar* crosscheck diagnose indicator intervals judge mistakes paired_* plan_* queueing readings \
 	records replicas report* required search_* slo tp_* trace_* units validity)))
 FLOORS = $(BIN)/coverage combine -q || failed=1; \
 	for room in $(ROOMS); do \

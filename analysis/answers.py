@@ -31,7 +31,11 @@ PAUSE_S: Final = 2.0  # nor is this pause
 
 
 def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria) -> Iterator[Finding]:
-    """Streams that something between gathered, and first reads that brought more than the first token."""
+    """Streams that something between gathered, and first reads that brought more than the first token.
+
+    The first is seen on requests that were read promptly.
+    """
+    whole, cohort = cohort, cohort[cohort["read"].to_numpy() != "batched"]
     total = len(cohort)
     bounded = criteria.slo.tpot_s is not None
     events, reads = numbers(cohort, "token_events"), numbers(cohort, "token_reads")
@@ -59,7 +63,8 @@ def read_findings(cohort: pd.DataFrame, target: TargetFacts, criteria: Criteria)
             text=f"{count} of {total} streams came with {_events_per_read(events, reads, several)}, where a lone "
             f"request met {lone:.3g}: a proxy buffers them under load",
         )  # fmt: skip
-    more = outcome_is(cohort, "ok") & (numbers(cohort, "first_read_events") > 1)
+    total, events, reads = len(whole), numbers(whole, "token_events"), numbers(whole, "token_reads")
+    more = outcome_is(whole, "ok") & (numbers(whole, "first_read_events") > 1)
     if (count := int(np.count_nonzero(more))) > FIRST_READS_MAX * total:
         yield Finding(
             check="first_reads", blame="client", severity="warning", value=count / total, limit=FIRST_READS_MAX,

@@ -42,6 +42,7 @@ _DEFAULTS: dict[str, int | str] = {
     "connect_ns": 0,
     "first_read_tokens": 1,
     "prefix_tokens_planned": 0,
+    "read": "prompt",
     "target": 0,
     "worker": 0,
 }

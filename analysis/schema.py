@@ -75,6 +75,8 @@ REQUEST_COLUMNS: Final[dict[str, str]] = {
     "first_read_tokens": "int64",  # k of TPOT: as many, unless token ids or continuous usage say more
     "token_events": "int64",
     "token_reads": "int64",  # distinct socket reads that carried token events
+    "read": "str",  # prompt, or batched: after the first token once a period, so that later events have no stamps of
+    # their own, and token_reads is -1
     "target": "int32",  # which of the target's URLs
     "worker": "int32",
 }

@@ -26,6 +26,8 @@ from analysis.verdict import Blame, Criteria, Finding, RunFacts, SenderFacts, Se
 __all__ = ["gates", "lag_limit_s", "misses", "residence_s"]
 
 LAG_MAX_FACTOR: Final = 10
+STAMPS_MOVED_MAX_S: Final = 0.001
+STAMPS_BY_READING_MAX: Final = 0.01  # of reads
 HEARTBEAT_MAX_S: Final = 0.1
 SUSPENDED_MAX_S: Final = 0.01
 WALL_STEP_WARN_S: Final = 0.01
@@ -152,11 +154,23 @@ def _machine(sender: SenderFacts, target: TargetFacts, limit: float) -> Iterator
         ("p99", sender.heartbeat_p99_s, limit),
         ("max", sender.heartbeat_max_s, HEARTBEAT_MAX_S),
     ):
-        if value > bound:
-            yield _block(
-                f"heartbeat_{name}", "client", value, bound,
-                f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, allowed {_ms(bound)}",
+        if value > bound:  # the kernel's stamps do not depend on it, and send lag has a gate of its own
+            yield Finding(
+                check=f"heartbeat_{name}", blame="client", severity="block" if sender.stamps == "user" else "warning",
+                value=value, limit=bound,
+                text=f"the event loop was blocked: {name} of its heartbeat is late by {_ms(value)}, "
+                f"allowed {_ms(bound)}",
             )  # fmt: skip
+    if sender.stamps_moved_s > STAMPS_MOVED_MAX_S:
+        yield _block(
+            "stamps_moved", "client", sender.stamps_moved_s, STAMPS_MOVED_MAX_S,
+            f"the clock of the kernel's stamps was set by {_ms(sender.stamps_moved_s)} within a second of the run",
+        )  # fmt: skip
+    if sender.stamps_by_reading > STAMPS_BY_READING_MAX:
+        yield _block(
+            "stamps_missing", "client", sender.stamps_by_reading, STAMPS_BY_READING_MAX,
+            f"the kernel gave no usable stamp for {sender.stamps_by_reading:.1%} of reads: use --stamps user",
+        )  # fmt: skip
     if refused := sender.connections_refused or target.not_asked:
         yield _block("connections", "client", None, None, refused)
     elif sender.connection_limit is not None and sender.peak_in_flight >= sender.connection_limit:

@@ -89,6 +89,9 @@ class SenderFacts:
     open_loop: bool = True
     simulated: bool = False  # virtual time: no client to gate
     stopped_early: bool = False  # early FAIL: the cohort was not sent to its end
+    stamps: Literal["kernel", "user"] = "user"  # who says when an answer came: the kernel, or this process as it reads
+    stamps_moved_s: float = 0.0  # the most that the clock of the kernel's stamps was set by against the run's
+    stamps_by_reading: float = 0.0  # share of reads that the kernel gave no usable stamp for
     heartbeat_p99_s: float = 0.0
     heartbeat_max_s: float = 0.0
     live_area_s: float | None = None  # ∫N(t)dt over [0, stop], request-seconds, counted live by the dispatcher

@@ -8,6 +8,8 @@ machine's CLOCK_MONOTONIC. `floor` is a client that reads and forgets: where it 
 limit and no number here says anything about a client. Rates go up in steps until two in a row fail.
 
     python benchmarks/client_ceiling.py [--clients floor,ours,aiohttp,httpx] [--repeat 3] [--seconds 6]
+
+`user` is ours with `--stamps user`; more clients are aiohttp and httpx.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from loadgen.common.loop import run_loop
 from loadgen.plan.types import RequestFormat, RunPlan, Schedule, Window
 from loadgen.results.journal import Journal
-from loadgen.send.api import Endpoint, SendOptions
+from loadgen.send.api import Endpoint, RunOutput, SendOptions
 from loadgen.send.clock import LoopClock
 from loadgen.send.session import send_run
 
@@ -40,6 +43,7 @@ TOKENS, GAP_MS, WARMUP_S, LIMIT_S = 128, 10, 2.0, 0.005
 LADDERS = {
     "floor": [300, 500, 700, 900, 1100, 1300, 1500],
     "ours": [200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300],
+    "user": [200, 300, 400, 500, 600, 700, 800, 900],
     "aiohttp": [50, 100, 150, 200, 250, 300, 350, 400, 450, 500],
     "httpx": [10, 20, 30, 40, 50, 60, 80, 100, 120],
 }
@@ -72,7 +76,10 @@ class RingOfStrings:
         return self._bodies[index]
 
 
-async def ours(url: str, at_s: np.ndarray, path: Path) -> Result:
+async def sent(
+    url: str, at_s: np.ndarray, path: Path, stamps: Literal["kernel", "user"] | None = None
+) -> tuple[int, RunOutput, int]:
+    """Our sender: t0 (CLOCK_MONOTONIC ns), what it recorded, and how many rows its journal has."""
     n = at_s.size
     at_ns = (at_s * 1e9).astype(np.int64)
     tokens = np.full(n, TOKENS, dtype=np.int64)
@@ -85,9 +92,14 @@ async def ours(url: str, at_s: np.ndarray, path: Path) -> Result:
     clock = LoopClock()
     with Journal(path) as sink:
         endpoint = Endpoint(urls=(url,), path="/v1/completions", model="tiny")
-        output = await send_run(plan, RingOfStrings(n), endpoint, SendOptions(), clock=clock, sink=sink)
+        output = await send_run(plan, RingOfStrings(n), endpoint, SendOptions(stamps=stamps), clock=clock, sink=sink)
     t0 = time.monotonic_ns() - clock.now_ns()
     clock.close()
+    return t0, output, sum(1 for _ in path.open("rb"))
+
+
+async def ours(url: str, at_s: np.ndarray, path: Path, stamps: Literal["kernel", "user"] | None = None) -> Result:
+    t0, output, records = await sent(url, at_s, path, stamps)
     good = output.requests[output.requests["outcome"] == "ok"]
     first = {int(i): int(ns) + t0 for i, ns in zip(good["index"], good["first_token_ns"], strict=True)}
     facts = output.facts
@@ -95,7 +107,7 @@ async def ours(url: str, at_s: np.ndarray, path: Path) -> Result:
         f"    heartbeat p99 {facts.heartbeat_p99_s * 1e3:.2f} ms, peak in active {facts.peak_in_flight}",
         file=sys.stderr,
     )
-    return t0, first, sum(1 for _ in path.open("rb"))
+    return t0, first, records
 
 
 async def baseline(
@@ -220,34 +232,52 @@ async def floor(url: str, at_s: np.ndarray, path: Path) -> Result:
     return t0, first, whole
 
 
-CLIENTS = {"floor": floor, "ours": ours, "aiohttp": aiohttp_client, "httpx": httpx_client}
+CLIENTS = {
+    "floor": floor,
+    "ours": ours,
+    "user": partial(ours, stamps="user"),
+    "aiohttp": aiohttp_client,
+    "httpx": httpx_client,
+}
+
+
+def lean_server(folder: Path, requests: int, *, core: int) -> subprocess.Popen[str]:
+    """server.c, compiled and started on a core of its own; its first line is its port."""
+    binary = folder / "server"
+    source = Path(__file__).with_name("server.c")
+    subprocess.run([os.environ.get("CC", "cc"), "-O2", "-o", binary, source], check=True)
+    return subprocess.Popen(
+        [binary, str(TOKENS), str(GAP_MS), str(requests)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+
+
+def told(server: subprocess.Popen[str]) -> np.ndarray:
+    """Stop it; a row a request: id, and when it was received, its first and its last token written (monotonic ns)."""
+    assert server.stdout is not None
+    server.send_signal(signal.SIGTERM)
+    rows = [line.split() for line in server.stdout]
+    server.wait()
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
 def one_run(client: str, rate: float, seconds: float, cores: tuple[int, int]) -> None:
     """In a process of its own: one client at one rate; prints one line of JSON."""
     at_s = schedule_s(rate, seconds)
     with tempfile.TemporaryDirectory() as folder:
-        binary = Path(folder) / "server"
-        source = Path(__file__).with_name("server.c")
-        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-o", binary, source], check=True)
-        server = subprocess.Popen(
-            [binary, str(TOKENS), str(GAP_MS), str(at_s.size)],
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {cores[1]}),
-        )
+        server = lean_server(Path(folder), at_s.size, core=cores[1])
         assert server.stdout is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}"
         os.sched_setaffinity(0, {cores[0]})
         before = os.times()
         t0, first, records = run_loop(CLIENTS[client](url, at_s, Path(folder) / "records.jsonl"))
         after = os.times()
-        server.send_signal(signal.SIGTERM)
-        truth = np.array([line.split() for line in server.stdout], dtype=np.int64).reshape(-1, 3)
-        server.wait()
+        truth = told(server)
     kept = at_s[truth[:, 0]] >= WARMUP_S
     lag = np.sort((truth[:, 1] - t0) / 1e9 - at_s[truth[:, 0]])
-    error = np.sort([(first[i] - ns) / 1e9 for i, _, ns in truth[kept].tolist() if i in first])
+    error = np.sort([(first[i] - ns) / 1e9 for i, _, ns, _ in truth[kept].tolist() if i in first])
 
     def p99(values: np.ndarray) -> float:
         return float(values[-(-99 * values.size // 100) - 1]) if values.size else float("inf")

@@ -2,8 +2,9 @@
  *
  * One thread, epoll and one 1 ms timerfd. Every request is answered with TOKENS events, the first after GAP_MS, then one
  * each GAP_MS; the events of all streams that are due are written in one wake-up, in the shape vLLM gives them.
- * For each request it remembers when its last byte was read and when the first token was handed to the kernel
- * (CLOCK_MONOTONIC, ns), by the number behind "id": in the body; SIGTERM prints that table: id received first_token.
+ * For each request it remembers when its last byte was read and when the first and the last token were handed to the
+ * kernel (CLOCK_MONOTONIC, ns), by the number behind "id": in the body; SIGTERM prints that table: id received
+ * first_token last_token.
  *
  * Usage: server TOKENS GAP_MS MAX_ID     prints its port, serves, and prints the table when told to stop.
  */
@@ -39,7 +40,7 @@ struct stream {
 };
 
 static int tokens, max_id;
-static int64_t gap_ns, *received_ns, *first_ns;
+static int64_t gap_ns, *received_ns, *first_ns, *last_ns;
 #define WHEEL 4096
 static struct stream *wheel[WHEEL]; /* by tick modulo WHEEL */
 
@@ -82,7 +83,7 @@ static void token(struct stream *s) {
         n += chunk(out + n, "data: [DONE]\n\n", 14);
         n += sprintf(out + n, "0\r\n\r\n");
     }
-    if (s->sent == 0 && s->id >= 0 && s->id < max_id) first_ns[s->id] = now_ns();
+    if (s->id >= 0 && s->id < max_id && (last || s->sent == 0)) (last ? last_ns : first_ns)[s->id] = now_ns();
     if (write(s->fd, out, n) != n) { /* a client that is this far behind has failed; leave it to notice */
         s->sent = -1;
         shutdown(s->fd, SHUT_RDWR);
@@ -138,6 +139,7 @@ int main(int argc, char **argv) {
     max_id = atoi(argv[3]);
     received_ns = calloc(max_id, sizeof *received_ns);
     first_ns = calloc(max_id, sizeof *first_ns);
+    last_ns = calloc(max_id, sizeof *last_ns);
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -176,7 +178,8 @@ int main(int argc, char **argv) {
             void *source = ready[i].data.ptr;
             if (source == &signals) {
                 for (long id = 0; id < max_id; id++)
-                    if (received_ns[id]) printf("%ld %ld %ld\n", id, (long)received_ns[id], (long)first_ns[id]);
+                    if (received_ns[id])
+                        printf("%ld %ld %ld %ld\n", id, (long)received_ns[id], (long)first_ns[id], (long)last_ns[id]);
                 fflush(stdout);
                 return 0;
             }

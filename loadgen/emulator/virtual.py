@@ -283,7 +283,7 @@ def _words(words: list[str], codes: npt.NDArray[np.integer] | Bools) -> pd.api.e
 
 def _events(trace: ServiceTimes, rows: Int64s, tokens: Int64s, keep: Events) -> pd.DataFrame:
     """One row a token, by request and time, of the requests whose events are kept: most of the work of a long run."""
-    if keep != "all":
+    if keep not in ("all", "prompt"):
         kept = sampled(rows) if keep == "sample" else slice(0)
         rows, tokens = rows[kept], tokens[kept]
     index = np.repeat(rows, tokens)

@@ -45,6 +45,7 @@ def options_of(scenario: Scenario, workload: Workload) -> SendOptions:
     """How the load is offered, without an early end."""
     return SendOptions(
         transport=scenario.transport,
+        stamps=scenario.stamps,
         timeout_s=workload.timeout_s,
         max_concurrency=scenario.max_concurrency,
         pacing=_pacing(scenario),

@@ -113,11 +113,11 @@ class Scenario(
         return "block" if self.recorded or self.cache == "keep" else "replicate"
 
     @property
-    def kept_events(self) -> Literal["none", "sample", "all"]:
-        """Whose token events are kept: by default everybody's, in virtual time nobody's."""
+    def kept_events(self) -> Literal["none", "sample", "prompt", "all"]:
+        """Whose token events are kept: by default those of requests read promptly, in virtual time nobody's."""
         if self.events is not None:
             return self.events
-        return "none" if self.target[0].partition(":")[0] == "virtual" else "all"
+        return "none" if self.target[0].partition(":")[0] == "virtual" else "prompt"
 
     def stored(self) -> dict[str, Any]:
         """A JSON-ready dict that `restore` reads back; holds no secret, only where one is found."""

@@ -40,6 +40,7 @@ class ActiveRequest:
 
     __slots__ = (
         "admitted_ns",
+        "batched",
         "body",
         "certain_miss",
         "cohort",
@@ -55,6 +56,7 @@ class ActiveRequest:
         "held",
         "index",
         "input_tokens_planned",
+        "lagging",
         "output_tokens_planned",
         "parts",
         "prefix_tokens_planned",
@@ -99,6 +101,8 @@ class ActiveRequest:
         self.together = together or Held()
         self.end: HttpEnd = ""
         self.error = ""
+        self.batched = False  # after its first token it was read once a period
+        self.lagging = False  # it is now: the transport may have more of it
         self.decided = False  # counted among the decided cohort
         self.certain_miss = ""
         self.handle: Any = None  # the transport's own
@@ -199,6 +203,10 @@ class Transport(Protocol):
 
     def cancel(self, active: ActiveRequest) -> None:
         """Drop the request and its connection; `handler` is not called."""
+        ...
+
+    def catch_up(self, active: ActiveRequest) -> None:
+        """Read what has come for a `lagging` request; `handler` is called here if it ends by that."""
         ...
 
     async def close(self) -> None:

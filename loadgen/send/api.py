@@ -30,11 +30,13 @@ __all__ = [
     "RequestValues",
     "RunOutput",
     "SendOptions",
+    "is_prompt",
     "sampled",
 ]
 
-Events = Literal["none", "sample", "all"]
+Events = Literal["none", "sample", "prompt", "all"]  # prompt: of requests that were read promptly
 _SAMPLE: Final = 2**32 // 16  # one request in 16
+_PROMPT: Final = 2**32 // 8  # one in 8, and these among them
 RequestValues = tuple[int | str, ...]  # in the order of analysis.schema.REQUEST_COLUMNS
 Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
@@ -45,6 +47,11 @@ def sampled(index: Index) -> Any:
     Spread by a multiplicative hash, so that no period of the workload falls in with it.
     """
     return index * 2_654_435_761 % 2**32 < _SAMPLE
+
+
+def is_prompt(index: int) -> bool:
+    """Whether a request is one in 8 that is read promptly whatever the load, those of `sampled` among them."""
+    return index * 2_654_435_761 % 2**32 < _PROMPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +79,14 @@ class SendOptions:
     """How the load is offered."""
 
     transport: Literal["wire", "httpx"] = "wire"
+    stamps: Literal["kernel", "user"] | None = None  # of reads; None: the kernel's where it gives them
     timeout_s: float = 60.0  # of one request, from its scheduled instant
     max_concurrency: int | None = None  # models a gateway; the wait for a slot is logged and counted
     pacing: Pacing = field(default_factory=OnSchedule)  # when each request leaves
     routing: Routing = "round-robin"  # which of several URLs it goes to
     keepalive_s: float = 4.0  # a connection idle longer than this is not reused (vLLM closes at 5 s)
     slo: Slo = field(default_factory=Slo)  # to know when a cohort request is decided
-    events: Events = "all"  # whose token events are recorded: nobody's, one request's in 16, or everybody's
+    events: Events = "all"  # whose token events are recorded; all: every request is read promptly for that
     prewarm: int = 0  # connections opened to each URL just before t0
     early_fail_misses: int | None = None  # stop once more decided cohort misses than this; None: never early
     early_fail_after_ns: int = 0

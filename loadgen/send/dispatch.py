@@ -121,6 +121,7 @@ class Dispatcher:
         self.cohort = Cohort(window=plan.window, options=options, live=self.live, due=known)
         self.peak_in_flight = 0
         self.stop_ns = -1
+        self._stopping = False
         self.target_died = False
         self.sent = 0
         self.failure: Exception | None = None  # of ours, in a callback: the run is worth nothing
@@ -151,8 +152,11 @@ class Dispatcher:
         What was released only now is handed to the network first, where the transport has to be given a moment for
         that: `on_stopped` is called when all is over.
         """
-        if self.stop_ns >= 0:
+        if self.stop_ns >= 0 or self._stopping:
             return
+        self._stopping = True
+        for active in list(self._in_flight.values()):
+            self._caught_up(active)  # what ended before the stop did end
         now = self._clock.now_ns()
         if self._pacer.at_planned_instants:
             self._release(self._pacer.due(now))  # nothing scheduled before the stop stays unsent
@@ -272,7 +276,7 @@ class Dispatcher:
         freed = 0
         while self._timeouts and (self._timeouts[0].end or self._timeouts[0].scheduled_ns + self._timeout_ns <= now_ns):
             active = self._timeouts.popleft()
-            if active.end:
+            if not self._caught_up(active):
                 continue
             self._transport.cancel(active)
             self._count_area(now_ns, -1)
@@ -286,7 +290,7 @@ class Dispatcher:
             self._leave_wire(freed)
         while self._doubtful and self._doubtful[0][0] < now_ns:
             _, index, active = heappop(self._doubtful)
-            if active.end:
+            if not self._caught_up(active):
                 continue
             active.certain_miss = self._bounds.broken(active, now_ns)
             if active.certain_miss:
@@ -294,6 +298,12 @@ class Dispatcher:
             else:  # a token came in the meantime, or only the end of the stream is missing
                 next_ns = self._bounds.next_ns(active, now_ns)
                 heappush(self._doubtful, (next_ns if next_ns >= now_ns else now_ns + _SLOT_NS, index, active))
+
+    def _caught_up(self, active: ActiveRequest) -> bool:
+        """Whether a request is still in flight once all that came of it has been read."""
+        if active.lagging and not active.end:
+            self._transport.catch_up(active)
+        return not active.end
 
     def _conclude(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str) -> None:
         """Read the answer, find the outcome, write the row."""
@@ -304,6 +314,8 @@ class Dispatcher:
         if not error and active.status != 200:
             error = active.refusal()
         answer = active.finish(end)
+        if answer is not None and active.batched:
+            answer.token_reads = ABSENT  # reads say nothing of how the server wrote
         forced = active.output_tokens_planned if self._forced else None
         outcome, text = outcome_of(answer, end=end, status=active.status, error=error, forced_tokens=forced)
         if end == "cancelled" and active.cohort:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from analysis.units import NS_PER_S
 from analysis.verdict import SenderFacts
+from loadgen.common.errors import UsageError
 from loadgen.common.redact import secrets_of
 from loadgen.common.stopping import StopSignal, unless_stopped
 from loadgen.plan.types import Int64s, RunPlan
@@ -21,12 +23,16 @@ from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
 from loadgen.send.httpx_transport import HttpxTransport
 from loadgen.send.pacing import FixedConcurrency, OnSchedule
+from loadgen.send.stamped import StampedTransport
+from loadgen.send.stamps import stamps_refused
 from loadgen.send.table import Tables
 from loadgen.send.wire import WireTransport
 
 __all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
+PERIOD_S: Final = 0.05  # of batched reads, at most
+PERIODS_A_BOUND: Final = 10  # of the SLO
 _PREFILL_SLICE_NS: Final = 50_000_000
 _PREFILL_SLICES: Final = 200
 _BEFORE: Final = "before the load began"
@@ -57,8 +63,7 @@ async def send_run(
     `Aborted` where the user stops it before t0.
     """
     raise_descriptor_limit()
-    kind = WireTransport if options.transport == "wire" else HttpxTransport
-    transport: Transport = kind(endpoint, clock, keepalive_s=options.keepalive_s)
+    transport = _transport(endpoint, options, clock)
     stop = stop or asyncio.Event()
     await unless_stopped(stop, transport.open, _BEFORE)
     try:
@@ -98,6 +103,9 @@ async def send_run(
     if transport.opened_peak is not None:
         limit = min(limit or transport.opened_peak, transport.opened_peak)
     refused = transport.opened_peak is not None
+    stamps = transport.stamps if isinstance(transport, StampedTransport) else None
+    if stamps is not None:
+        stamps.measure()
     facts = SenderFacts(
         rate=0.0 if isinstance(options.pacing, FixedConcurrency) else plan.rate,
         warmup_ns=plan.window.warmup_ns,
@@ -121,10 +129,42 @@ async def send_run(
         urls=endpoint.urls if len(endpoint.urls) > 1 else (),
         routing=options.routing if len(endpoint.urls) > 1 else "",
         target_died=dispatcher.target_died,
+        stamps="user" if stamps is None else "kernel",
+        stamps_moved_s=0.0 if stamps is None else stamps.moved_ns / NS_PER_S,
+        stamps_by_reading=0.0 if stamps is None or not stamps.reads else stamps.by_reading / stamps.reads,
         connections_refused=f"{_REFUSED}, with {transport.opened_peak} on a request" if refused else "",
     )
     tables = dispatcher.tables
     return RunOutput(requests=tables.requests(), events=tables.events(), facts=facts)
+
+
+def _transport(endpoint: Endpoint, options: SendOptions, clock: Clock) -> Transport:
+    """The kernel's stamps where they can be had. Raises `UsageError` where they were asked for and cannot."""
+    keepalive_s = options.keepalive_s
+    if options.transport == "httpx":
+        if options.stamps == "kernel":
+            raise UsageError("--stamps kernel: httpx reads sockets itself: use --transport wire, or --stamps user")
+        return HttpxTransport(endpoint, clock, keepalive_s=keepalive_s)
+    why_not = stamps_refused(endpoint.urls) if options.stamps != "user" else ""
+    if options.stamps == "kernel" and why_not:
+        raise UsageError(f"--stamps kernel: {why_not}: use --stamps user")
+    if options.stamps == "user" or why_not:
+        return WireTransport(endpoint, clock, keepalive_s=keepalive_s)
+    return StampedTransport(endpoint, clock, keepalive_s=keepalive_s, period_ns=_period_ns(options))
+
+
+def _period_ns(options: SendOptions) -> int:
+    """How often a request is read after its first token, ns; 0: at once.
+
+    At once where the end of one request lets another one go, and where everybody's token events are wanted.
+    """
+    if options.events == "all":
+        return 0
+    if not isinstance(options.pacing, OnSchedule) or options.max_concurrency or options.routing == "least-in-flight":
+        return 0
+    slo = options.slo
+    bounds = [bound for bound in (slo.ttft_s, slo.e2e_s) if bound is not None]
+    return round(min([PERIOD_S, *(bound / PERIODS_A_BOUND for bound in bounds)]) * NS_PER_S)
 
 
 async def _prefill(bodies: BodySource) -> None:

@@ -72,12 +72,16 @@ class Tables:
             "first_read_tokens": parsed.first_read_tokens,
             "token_events": len(parsed.events),
             "token_reads": parsed.token_reads,
+            "read": "batched" if active.batched else "prompt",
             "target": active.target,
             "worker": self._worker,
         }
         for column, value in zip(self._columns, row.values(), strict=True):
             column.append(value)
-        kept = self._keep == "all" or (self._keep == "sample" and sampled(active.index))
+        # later events of a batched request have no stamps of their own
+        kept = not active.batched and (
+            self._keep in ("all", "prompt") or (self._keep == "sample" and sampled(active.index))
+        )
         events = parsed.events if kept else []
         self._event_counts.append(len(events))
         if events:

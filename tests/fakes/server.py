@@ -57,6 +57,7 @@ class FakeServer:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
+    listener: asyncio.Server | None = None
     over: bool = False
 
     @property
@@ -96,6 +97,14 @@ class FakeServer:
         writer.close()
         await writer.wait_closed()
 
+    def die(self) -> None:
+        """Refuse connections and break those there are, as the system does for a process that was killed."""
+        self.over = True
+        assert self.listener is not None
+        self.listener.close()
+        for writer in self.handlers.values():
+            writer.transport.abort()
+
     async def end(self) -> None:
         """Cancel every handler and close its connection, so that nothing outlives the test's event loop."""
         self.over = True
@@ -120,14 +129,14 @@ async def serving(
     """On a port of `host`, or on the Unix socket at `path`."""
     server = FakeServer(script, tls=context is not None)
     if path is not None:
-        listener: asyncio.Server = await asyncio.start_unix_server(server.handle, path)
+        server.listener = await asyncio.start_unix_server(server.handle, path)
     else:
-        listener = await asyncio.start_server(server.handle, host, port, ssl=context)
-        server.port = listener.sockets[0].getsockname()[1]
+        server.listener = await asyncio.start_server(server.handle, host, port, ssl=context)
+        server.port = server.listener.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
-        listener.close()
+        server.listener.close()
         await server.end()
 
 

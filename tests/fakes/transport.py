@@ -48,9 +48,9 @@ class FakeTransport:
         pieces = completion_events(active.output_tokens_planned)
         for number, piece in enumerate(pieces):
             at_ns = now + round((first + later * min(number, active.output_tokens_planned - 1)) * MS)
-            self.clock.call_at(at_ns, self._write(active, handler, piece, last=number == len(pieces) - 1))
+            self.clock.call_at(at_ns, self.written(active, handler, piece, last=number == len(pieces) - 1))
 
-    def _write(
+    def written(
         self, active: ActiveRequest, handler: CompletionHandler, piece: bytes, *, last: bool
     ) -> Callable[[], None]:
         def write() -> None:
@@ -73,3 +73,36 @@ class FakeTransport:
     def cancel(self, active: ActiveRequest) -> None:
         self.cancelled.append(active.index)
         self._gone.add(active.index)
+
+
+class LaggingTransport(FakeTransport):
+    """What comes after the first token lies unread, each piece with its stamp, until the dispatcher asks for it."""
+
+    def __init__(
+        self, clock: FakeClock, service: Callable[[int], tuple[float, float] | None] = lambda _: (1.0, 1.0)
+    ) -> None:
+        super().__init__(clock, service)
+        self.unread: dict[int, list[tuple[bytes, int, bool]]] = {}
+        self._handlers: dict[int, CompletionHandler] = {}
+
+    def written(
+        self, active: ActiveRequest, handler: CompletionHandler, piece: bytes, *, last: bool
+    ) -> Callable[[], None]:
+        now_write = super().written(active, handler, piece, last=last)
+
+        def write() -> None:
+            if active.first_token_ns < 0:
+                now_write()
+                active.lagging = active.batched = True
+                self._handlers[active.index] = handler
+            else:
+                self.unread.setdefault(active.index, []).append((piece, self.clock.now_ns(), last))
+
+        return write
+
+    def catch_up(self, active: ActiveRequest) -> None:
+        for piece, at_ns, last in self.unread.pop(active.index, []):
+            active.received(piece, at_ns)
+            if last:
+                self._gone.add(active.index)
+                self._handlers[active.index].ended(active, "complete", at_ns)

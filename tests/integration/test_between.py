@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from loadgen.target.between import Between
 from loadgen.target.command import check_command, run_command
 from loadgen.target.identity import changed
 from loadgen.target.target import open_target
+from tests.fakes.pages import JSON, raw
+from tests.fakes.server import Request, Script, serving
 
 pytestmark = pytest.mark.realtime
 
@@ -128,33 +130,23 @@ class Pace:
     answers: int = 0
 
 
-@asynccontextmanager
-async def paced(pace: Pace) -> AsyncIterator[str]:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            content: dict[str, object] = {"data": [{"id": "m"}]}
-            if head.startswith("POST"):
-                pace.answers += 1
-                await asyncio.sleep(pace.delays.pop(0) if len(pace.delays) > 1 else pace.delays[0])
-                content = {"choices": [{"text": "x", "finish_reason": "length"}]}
-            body = json.dumps(content).encode() if "/v1/" in head else b""
-            status = 200 if "/v1/" in head or "/health" in head else 404
-            writer.write(b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\nconnection: close\r\n" % status)
-            writer.write(b"content-length: %d\r\n\r\n" % len(body) + body)
-            await writer.drain()
-        writer.close()
+def paced(pace: Pace) -> Script:
+    async def script(request: Request) -> None:
+        request.keep = False
+        content: dict[str, object] = {"data": [{"id": "m"}]}
+        if request.head.startswith(b"POST"):
+            pace.answers += 1
+            await asyncio.sleep(pace.delays.pop(0) if len(pace.delays) > 1 else pace.delays[0])
+            content = {"choices": [{"text": "x", "finish_reason": "length"}]}
+        body = json.dumps(content).encode() if "/v1/" in request.path else b""
+        await request.write(raw((200 if body or "/health" in request.path else 404, JSON, body)))
 
-    listening = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    finally:
-        listening.close()
+    return script
 
 
 async def test_a_target_that_is_slower_than_at_first_is_waited_for_and_then_told() -> None:
     pace = Pace([0.0])
-    async with paced(pace) as url, open_target(url) as target:
+    async with serving(paced(pace)) as server, open_target(server.url) as target:
         between = Between(target=target, policy="salt", form=RequestFormat(), health_wait_s=2.0)
         assert await between.settle() == ""
         assert pace.answers == 0  # a cold server's probe would say nothing
@@ -171,7 +163,7 @@ async def test_a_target_that_is_slower_than_at_first_is_waited_for_and_then_told
 
 async def test_one_slow_answer_of_three_is_no_sign_of_ill_health() -> None:
     pace = Pace([0.0])
-    async with paced(pace) as url, open_target(url) as target:
+    async with serving(paced(pace)) as server, open_target(server.url) as target:
         between = Between(target=target, policy="salt", form=RequestFormat(), health_wait_s=0.0)
         await between.settle()
         await between.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import loadgen as library
+from loadgen.experiment.virtual_sut import VirtualSut
 from loadgen.results.store import ExperimentStore
 from tests.conftest import RunResult
 from tests.fakes.cli import LOADGEN
@@ -84,11 +86,39 @@ def test_less_than_the_margin_is_let_pass_and_a_smaller_margin_asks_more(loadgen
 
 
 def test_between_bound_and_margin_it_cannot_tell_and_says_how_many_pairs_would_do(loadgen: Loadgen, base: Path) -> None:
-    said = loadgen("gate", "--baseline", "base", "--target", ABOUT_EQUAL, "--margin", "8%", code=None)
-    answer = library.load(next(Path("results").iterdir())).gate
-    assert said.code == {"NOT_WORSE": 0, "WORSE": 1, "CANNOT_TELL": 4}[answer.verdict]
-    assert answer.tested is not None
-    assert all((one.at_most or 0) < 0.08 for one in answer.tested.endpoints) == (answer.verdict == "NOT_WORSE")
+    said = loadgen("gate", "--baseline", "base", "--target", ABOUT_EQUAL, "--margin", "8%", code=4).stdout
+    assert said.startswith(
+        "CANNOT TELL: whether it is worse by 8 %, 6 pairs of runs: TTFT (geometric mean) is worse by "
+    )
+    assert re.search(r"; about \d+ pairs would do\.$", said.splitlines()[0])
+
+
+def gone(_: VirtualSut) -> str:
+    raise library.TargetError("the server is gone")
+
+
+def limited(_: VirtualSut) -> str:
+    raise library.ClientLimited("no port is left")
+
+
+@pytest.mark.parametrize(("ending", "code", "outcome"), [(gone, 3, "UNSTABLE_TARGET"), (limited, 4, "CLIENT_LIMITED")])
+def test_a_lost_target_and_a_limited_client_say_nothing_and_can_be_resumed(
+    ending: Callable[[VirtualSut], str], code: int, outcome: str, loadgen: Loadgen, base: Path, monkeypatch: Any
+) -> None:
+    settled = 0
+
+    async def settle(sut: VirtualSut) -> str:
+        nonlocal settled
+        settled += 1  # the first of them before the target is warmed
+        return ending(sut) if settled == 4 else ""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VirtualSut, "settle", settle)
+        loadgen("gate", "--baseline", "base", "--target", SLOWER, "--out", "r", code=code)
+    shown = loadgen("show", "r").stdout
+    assert shown.startswith(f"CANNOT TELL: {outcome}: ")
+    assert "2 of 6 pairs are measured." in shown.splitlines()[0]
+    assert loadgen("gate", "--resume", "r", code=1).stdout.startswith("WORSE: ")
 
 
 def test_a_gate_is_the_next_baseline(loadgen: Loadgen, base: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
     monkeypatch.setenv("THE_KEY", SECRET)
     ran = loadgen(
         "run", "--target", "emulator:fcfs-fast", "--api-key-env", "THE_KEY", "--rate", "120", *SHORT, "--out", "r",
-        "--json",
+        "--json", "--events", "all",
     )  # fmt: skip
     line = json.loads(ran.stdout)
     requests = pd.read_parquet(next(Path("r").rglob("requests.parquet")))
@@ -79,6 +79,25 @@ def test_a_run_over_http_records_every_request_and_keeps_the_key_to_itself(
             assert SECRET.encode() not in path.read_bytes(), path
     assert SECRET not in ran.stdout + ran.stderr
     assert not list(Path("r").rglob("journal.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
+def test_a_gate_over_http_meets_the_requests_of_its_baseline_and_sees_a_much_slower_server(loadgen: Any) -> None:
+    asked = ("--rate", "20", "--runs", "6", "--quiet", "--out", "one")
+    loadgen("gate", "--target", "emulator:fcfs-fast", *SHORT[:-1], "5", *asked)
+    slower = "emulator:fcfs-fast?service.times_ms=[20]&service.shares=[1.0]"
+    gated = loadgen("gate", "--baseline", "one", "--target", slower, "--quiet", "--out", "two", code=1)
+    assert gated.stdout.startswith("WORSE: ")
+    before, after = (
+        [json.loads(line) for line in Path(name, "verdicts.jsonl").read_text().splitlines()] for name in ("one", "two")
+    )
+    made = [line for line in before if line["run"]["kind"] == "prove"]
+    for old, new in zip(made, after, strict=True):
+        assert new["run"]["seed"] == old["run"]["seed"]
+        assert [new[key] for key in ("schedule_sha256", "workload_sha256", "window")] == [
+            old[key] for key in ("schedule_sha256", "workload_sha256", "window")
+        ]
 
 
 def test_ctrl_c_ends_in_order_with_what_was_measured(tmp_path: Path) -> None:

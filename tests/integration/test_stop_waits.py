@@ -32,19 +32,26 @@ from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, TEXT, UP, Reply, server
 from tests.fakes.plans import Bodies, plan_at
 
+pytestmark = pytest.mark.realtime
+
 ENDS_WITHIN_S = 1.0
 BUSY: Reply = (200, TEXT, b"vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n")
 QUIET = Progress()
 
 
 async def stopped_after(
-    delay_s: float, act: Callable[[anyio.Event], Awaitable[object]], match: str = "stopped by the user"
+    delay_s: float,
+    act: Callable[[anyio.Event], Awaitable[object]],
+    match: str = "stopped by the user",
+    since: anyio.Event | None = None,
 ) -> None:
-    """Set the stop `delay_s` into `act`, which must raise `Aborted` within a second of it."""
+    """Set the stop `delay_s` into `act`, or after `since`; `act` must raise `Aborted` within a second of it."""
     stop, stopped_s = anyio.Event(), 0.0
 
     async def later() -> None:
         nonlocal stopped_s
+        if since is not None:
+            await since.wait()
         await anyio.sleep(delay_s)
         stopped_s = time.monotonic()
         stop.set()
@@ -154,11 +161,13 @@ async def test_connections_opened_before_the_load() -> None:
 
 async def test_the_warm_up(tmp_path: Path) -> None:
     """At 0.5/s the first requests take minutes."""
-    setup = setup_for("emulator:fcfs-fast", rate="0.5", window="10m")
+    setup, surveyed = setup_for("emulator:fcfs-fast", rate="0.5", window="10m"), anyio.Event()
+    progress = Progress(lambda event: surveyed.set() if "ready, model emulator" in event.text else None)
     await stopped_after(
-        6.0,
-        lambda stop: single_run(setup, tmp_path / "out", kind="run", progress=QUIET, stop=stop),
+        1.0,
+        lambda stop: single_run(setup, tmp_path / "out", kind="run", progress=progress, stop=stop),
         "while the target was warmed",
+        surveyed,
     )
     assert not (tmp_path / "out").exists()
 

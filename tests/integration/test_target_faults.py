@@ -30,7 +30,7 @@ from loadgen.target.http import Http
 from loadgen.target.identity import identify
 from loadgen.target.target import open_target
 from tests.fakes.pages import JSON, MODELS, TEXT, UP, Reply, server
-from tests.fakes.server import answering, serving
+from tests.fakes.server import Request, serving
 
 pytestmark = pytest.mark.realtime
 
@@ -39,38 +39,24 @@ DUE = 29  # of a run of forty a second for 0.125 + 0.6125 s
 
 @dataclass
 class Mortal:
-    """A server of short streams that a test ends at the last request of a run."""
+    """The script of a server of short streams that dies at the last request of a run."""
 
     dies: str = ""  # "before" or "after" the answer to that request
     version: str = "1"
-    port: int = 0
+    url: str = ""
     dead: bool = False
     by_salt: Counter[str] = field(default_factory=Counter)
-    listening: asyncio.Server | None = None
-    writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    kill: Callable[[], None] = lambda: None
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    async def __call__(self, request: Request) -> None:
+        if request.head.startswith(b"POST"):
+            await self.generate(json.loads(request.body), request)
+            return
+        page = json.dumps({"version": self.version, "data": [{"id": "m"}]})
+        known = request.path in ("/v1/models", "/version")
+        await request.write(kept_open(200 if known else 404, JSON, page))
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.add(writer)
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while not self.dead:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                length = next((int(h[15:]) for h in head.split("\r\n") if h.startswith("content-length:")), 0)
-                body = await reader.readexactly(length)
-                if head.startswith("post"):
-                    await self.generate(json.loads(body), writer)
-                else:
-                    page = json.dumps({"version": self.version, "data": [{"id": "m"}]}).encode()
-                    known = "/v1/models" in head or "/version" in head
-                    writer.write(b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\n" % (200 if known else 404))
-                    writer.write(b"content-length: %d\r\n\r\n" % len(page) + page)
-                await writer.drain()
-        writer.close()
-
-    async def generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def generate(self, body: dict[str, Any], request: Request) -> None:
         salt = body.get("cache_salt", "")
         self.by_salt[salt] += 1
         measured = sum(count > 20 for count in self.by_salt.values()) == 2  # the first were the warm-up's
@@ -85,33 +71,30 @@ class Mortal:
         events.append({"choices": [], "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": tokens}})
         if body.get("stream"):
             text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            kind = "text/event-stream"
+            await request.write(kept_open(200, "text/event-stream", text))
         else:
-            text, kind = json.dumps({"choices": [ends], "usage": events[-1]["usage"]}), "application/json"
-        writer.write(f"HTTP/1.1 200 X\r\ncontent-type: {kind}\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
-        await writer.drain()
+            answer = {"choices": [ends], "usage": events[-1]["usage"]}
+            await request.write(kept_open(200, JSON, json.dumps(answer)))
         if last and self.dies == "after":
             await asyncio.sleep(0.01)
             self.die()
 
     def die(self) -> None:
         self.dead = True
-        assert self.listening is not None
-        self.listening.close()
-        for writer in self.writers:
-            writer.transport.abort()
+        self.kill()
+
+
+def kept_open(status: int, kind: str, body: str) -> bytes:
+    """An answer after which the connection stays open."""
+    return f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 
 
 @asynccontextmanager
 async def mortal(**how: Any) -> AsyncIterator[Mortal]:
     one = Mortal(**how)
-    one.listening = await asyncio.start_server(one.handle, "127.0.0.1", 0)
-    one.port = one.listening.sockets[0].getsockname()[1]
-    try:
+    async with serving(one) as server:
+        one.url, one.kill = server.url, server.die
         yield one
-    finally:
-        if not one.dead:
-            one.die()
 
 
 def setup(url: str, **more: Any) -> Setup:
@@ -241,18 +224,14 @@ async def test_a_failed_probe_makes_a_run_disturbed() -> None:
 async def test_where_idleness_cannot_be_seen_a_slow_answer_behind_cancelled_requests_is_not_odd() -> None:
     delay_s = 0.0
 
-    async def script(request: Any) -> None:
+    async def script(request: Request) -> None:
         if request.head.startswith(b"POST"):
             nonlocal delay_s
             await asyncio.sleep(delay_s)
             if len(later):
                 delay_s = later.pop(0)
-        body = b'{"data":[{"id":"m"}],"choices":[{"text":"x","finish_reason":"length"}]}'
-        status = b"200" if b"/v1/" in request.head else b"404"
-        await answering(
-            b"HTTP/1.1 %s X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-            % (status, len(body), body)
-        )(request)
+        body = '{"data":[{"id":"m"}],"choices":[{"text":"x","finish_reason":"length"}]}'
+        await request.write(kept_open(200 if "/v1/" in request.path else 404, JSON, body))
 
     later: list[float] = []
     async with serving(script) as slow, open_target(slow.url) as target:

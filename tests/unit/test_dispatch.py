@@ -19,7 +19,7 @@ from loadgen.send.table import Tables
 from tests.fakes.clock import FakeClock
 from tests.fakes.plans import MS, Bodies, plan_at
 from tests.fakes.streams import completion_events, event, text
-from tests.fakes.transport import FakeTransport
+from tests.fakes.transport import FakeTransport, LaggingTransport
 
 HOUR_NS = 3_600_000_000_000
 
@@ -33,10 +33,11 @@ class Run:
         service: Callable[[int], tuple[float, float] | None] = lambda _: (1.0, 1.0),
         *,
         refused: set[int] | None = None,
+        transport: type[FakeTransport] = FakeTransport,
         **options: Any,
     ) -> None:
         self.clock = FakeClock()
-        self.transport = FakeTransport(self.clock, service)
+        self.transport = transport(self.clock, service)
         self.transport.refused = refused or set()
         self.bodies = Bodies()
         self.stops = 0
@@ -201,6 +202,33 @@ def test_an_empty_chunk_that_may_be_no_token_makes_no_tpot_a_certain_miss() -> N
     assert run.dispatcher.live.cohort_misses == 0
     run.clock.run(1250 * MS)
     assert run.dispatcher.live.cohort_misses == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"slo": Slo(e2e_s=0.02)}, {"slo": Slo(tpot_s=0.002)}, {"timeout_s": 0.05}],
+    ids=["e2e", "tpot", "time-out"],
+)
+def test_what_has_come_and_is_unread_is_read_before_a_request_is_given_up(options: dict[str, Any]) -> None:
+    """Every answer ends 4 ms after its send, within bounds and time-out, and nobody reads it until then."""
+    run = Run(plan_at([0, 3, 6], window_ms=10), lambda _: (1.0, 1.0), transport=LaggingTransport, **options)
+    requests = run.go()
+    assert list(requests["outcome"]) == ["ok"] * 3
+    assert list(requests["certain_miss"]) == [""] * 3
+    assert list(requests["ended_ns"]) == [at * MS for at in (4, 7, 10)]
+    assert list(requests["token_reads"]) == [-1] * 3
+    assert run.dispatcher.live.cohort_misses == 0
+    conserved(run, requests)
+
+
+def test_what_has_come_when_the_load_stops_did_come() -> None:
+    run = Run(plan_at([0, 3, 6], window_ms=1000), transport=LaggingTransport)
+    run.clock.run(9 * MS)
+    run.dispatcher.stop()
+    requests = run.go()
+    assert list(requests["outcome"]) == ["ok", "ok", "censored"]
+    assert list(requests["ended_ns"])[:2] == [4 * MS, 7 * MS]
+    conserved(run, requests)
 
 
 def test_an_answer_that_is_finished_and_not_over_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from loadgen.workload.workload import Workload
         ({"cohort": 50}, "cohort = 50 is below min_requests = 200"),
         ({"cert_file": "c.pem"}, "cert_file and key_file go together"),
         ({"require": 4.0}, "require needs an SLO of your own"),
-        ({"events": "some"}, "--events: Input should be 'none', 'sample' or 'all' (got 'some')"),
+        ({"events": "some"}, "--events: Input should be 'none', 'sample', 'prompt' or 'all' (got 'some')"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_line(overrides: dict[str, Any], complaint: str) -> None:
@@ -204,6 +204,6 @@ def test_a_path_that_contradicts_the_endpoint_is_refused() -> None:
 
 def test_token_events_are_kept_of_live_runs_and_not_of_virtual_ones_unless_asked_and_decide_nothing() -> None:
     live, virtual = load_scenario(None, {"target": ("http://h:1",)}), load_scenario(None, {"target": ("virtual",)})
-    assert (live.kept_events, virtual.kept_events) == ("all", "none")
+    assert (live.kept_events, virtual.kept_events) == ("prompt", "none")
     assert load_scenario(None, {"target": ("virtual:mm1",), "events": "sample"}).kept_events == "sample"
     assert load_scenario(None, {"target": ("http://h:1",), "events": "none"}).sha256 == live.sha256

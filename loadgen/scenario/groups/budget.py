@@ -18,12 +18,12 @@ _setting = partial(setting, panel="Budget", on=("sweep",), hashed=False)
 class ResultSettings(Settings):
     """What is kept."""
 
-    events: Literal["none", "sample", "all"] | None = setting(
+    events: Literal["none", "sample", "prompt", "all"] | None = setting(
         None,
-        "Token events to keep of a run: all, sample (one request in 16) or none.",
+        "Token events to keep of a run: all, prompt (of requests read promptly), sample (one request in 16) or none.",
         panel="Results",
         metavar="WHICH",
-        shown="all, none in virtual time",
+        shown="prompt, none in virtual time",
         hashed=False,
     )
 

@@ -46,6 +46,12 @@ class LoadSettings(Settings):
     transport: Literal["wire", "httpx"] = _setting(
         "wire", "HTTP client: wire, or httpx (slower, goes through proxies).", metavar="NAME", on=ANYWHERE
     )
+    stamps: Literal["kernel", "user"] | None = _setting(
+        None,
+        "Who says when an answer came: the kernel, or this process as it reads (user).",
+        metavar="WHO",
+        shown="kernel over http:// on Linux",
+    )
     prewarm: Annotated[int, Field(ge=0, le=100_000)] = _setting(0, "Connections to open to each URL just before a run.")
 
     @field_validator("arrivals")

@@ -16,6 +16,7 @@ from loadgen.experiment.prepare import prepare
 from loadgen.experiment.replay import replayed
 from loadgen.results import frames
 from loadgen.results.answer import assemble, judged_runs, notes
+from loadgen.results.comparison import comparison_of
 from loadgen.results.regression import read_gate
 from loadgen.results.store import holds_experiment, read_answer, read_experiment, read_ledger
 from loadgen.results.types import LedgerLine, Manifest
@@ -95,7 +96,9 @@ class Experiment:
             return self._outcome
         setup = prepare(self.scenario)
         search = setup.searched(judged_runs(self.directory), self.directory)
-        return search.stop("UNFINISHED", f"go on with: loadgen {self.kind} --resume {self.directory}")
+        comparison = comparison_of(self.directory)
+        again = f"{self.kind} --resume {self.directory}" if comparison is None else f"compare --resume {comparison}"
+        return search.stop("UNFINISHED", f"go on with: loadgen {again}")
 
     @cached_property
     def gate(self) -> RegressionAnswer:

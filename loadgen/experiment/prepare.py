@@ -10,6 +10,7 @@ from analysis.search import RunRequest, Search, SearchSpec, SeedBook
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError, ScenarioError
 from loadgen.experiment.run_plan import criteria_of
+from loadgen.results.comparison import comparison_of
 from loadgen.results.store import holds_experiment, read_experiment
 from loadgen.scenario.model import Scenario, differences
 from loadgen.scenario.overrides import Value
@@ -74,6 +75,10 @@ def resumed_scenario(directory: Path, overrides: Mapping[str, Value]) -> Scenari
     """
     if not holds_experiment(directory):
         raise ResultsError(f"--resume {directory}: holds no experiment (no experiment.json in it)")
+    if (comparison := comparison_of(directory)) is not None:
+        raise ScenarioError(
+            f"--resume {directory}: a variant goes on with its comparison: loadgen compare --resume {comparison}"
+        )
     experiment = read_experiment(directory)
     stored = Scenario.restore(experiment.scenario)
     now = Scenario.restore({**experiment.scenario, **overrides})

@@ -25,6 +25,7 @@ from loadgen.scenario.comparison import ComparisonSettings
 __all__ = [
     "ComparisonManifest",
     "check_comparison_free",
+    "comparison_of",
     "create_comparison",
     "forget_comparison_answer",
     "holds_comparison",
@@ -103,6 +104,14 @@ def forget_comparison_answer(directory: Path) -> None:
 def variant_directory(directory: Path, name: str) -> Path:
     """The experiment of a variant."""
     return directory / _VARIANTS / name
+
+
+def comparison_of(directory: Path) -> Path | None:
+    """The comparison of which `directory` is a variant's experiment, if it is one."""
+    variants = directory.absolute().parent
+    if variants.name != _VARIANTS or not holds_comparison(variants.parent):
+        return None
+    return directory.parent.parent if len(directory.parts) > 1 else variants.parent
 
 
 def log_file(directory: Path, name: str) -> Path:

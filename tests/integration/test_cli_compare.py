@@ -239,6 +239,16 @@ def test_a_ledger_in_another_order_is_refused_in_one_line(own: str, loadgen: Loa
         assert refused.count("\n") == 1
 
 
+def test_a_variant_goes_on_with_its_comparison_alone(own: str, loadgen: Loadgen) -> None:
+    refused = loadgen("sweep", "--resume", f"{own}/variants/slow", code=2).stderr
+    assert f"a variant goes on with its comparison: loadgen compare --resume {own}\n" in refused
+    Path(own, "variants/slow/capacity.json").unlink()
+    ledger = Path(own, "variants/slow/verdicts.jsonl")
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
+    said = loadgen("show", f"{own}/variants/slow").stdout
+    assert f"go on with: loadgen compare --resume {own}." in said
+
+
 def test_an_answer_is_forgotten_once_more_is_measured(
     own: str, loadgen: Loadgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

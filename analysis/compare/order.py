@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 __all__ = ["run_order", "williams"]
 
@@ -15,7 +16,11 @@ def run_order(variants: Sequence[str]) -> Callable[[int], tuple[str, ...]]:
     if not variants or len(set(variants)) < len(variants):
         raise ValueError("an order needs variants of different names")
     rows = williams(len(variants))
-    return lambda replicate: tuple(variants[k] for k in rows[replicate % len(rows)])
+    return partial(_row, tuple(tuple(variants[k] for k in row) for row in rows))
+
+
+def _row(rows: Sequence[tuple[str, ...]], replicate: int) -> tuple[str, ...]:
+    return rows[replicate % len(rows)]
 
 
 def williams(n: int) -> tuple[tuple[int, ...], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -129,6 +130,11 @@ def test_one_server_twice_gives_the_same_capacity_and_identical_pairs() -> None:
     difference = paired(runs["a"], runs["b"], "g_card")
     assert difference.identical
     assert difference.n == 3
+
+
+def test_what_a_rehearsal_comes_to_can_be_handed_to_another_process() -> None:
+    done = rehearse_comparison(comparison("a=virtual:mm1", "b=virtual:mm1", rate="6"))
+    assert pickle.loads(pickle.dumps(done)).answer == done.answer
 
 
 def test_a_faster_server_wins_at_its_own_capacity_and_all_meet_at_the_smaller_one() -> None:

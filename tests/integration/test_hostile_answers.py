@@ -168,7 +168,7 @@ def test_an_answer_is_read_up_to_its_limit_and_no_further(body: bytes, kind: str
         (told,) = fetch(server.port, kind)
         assert told.outcome == "bad_response"
         assert told.error == "an answer of more than 4.02 MiB for 4 tokens"
-        assert limit < server.sent < limit + (12 << 20)  # and what the system's buffers hold
+        assert server.sent < limit + (12 << 20)  # and what the system's buffers hold
     assert told.active.together.bytes == 0
 
 

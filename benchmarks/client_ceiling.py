@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -92,7 +93,9 @@ async def sent(
     clock = LoopClock()
     with Journal(path) as sink:
         endpoint = Endpoint(urls=(url,), path="/v1/completions", model="tiny")
-        output = await send_run(plan, RingOfStrings(n), endpoint, SendOptions(stamps=stamps), clock=clock, sink=sink)
+        output = await send_run(
+            plan, RingOfStrings(n), endpoint, SendOptions(stamps=stamps, events="prompt"), clock=clock, sink=sink
+        )
     t0 = time.monotonic_ns() - clock.now_ns()
     clock.close()
     return t0, output, sum(1 for _ in path.open("rb"))
@@ -263,6 +266,28 @@ def told(server: subprocess.Popen[str]) -> np.ndarray:
     return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
+class Steady:
+    """The share of a core that this process uses while load comes and goes alike: after warm-up, until it ends."""
+
+    def __init__(self, seconds: float) -> None:
+        self._samples: list[tuple[float, float]] = []
+        self._waits = (WARMUP_S + 0.5, seconds - 0.5)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        for wait_s in self._waits:
+            time.sleep(wait_s)
+            self._samples.append((time.monotonic(), time.process_time()))
+
+    def cpu_share(self) -> float:
+        """Of one core, user and system; NaN for a run that ended before."""
+        if len(self._samples) < 2:
+            return float("nan")
+        (began_s, before_s), (ended_s, after_s) = self._samples
+        return (after_s - before_s) / (ended_s - began_s)
+
+
 def one_run(client: str, rate: float, seconds: float, cores: tuple[int, int]) -> None:
     """In a process of its own: one client at one rate; prints one line of JSON."""
     at_s = schedule_s(rate, seconds)
@@ -271,9 +296,9 @@ def one_run(client: str, rate: float, seconds: float, cores: tuple[int, int]) ->
         assert server.stdout is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}"
         os.sched_setaffinity(0, {cores[0]})
-        before = os.times()
+        steady = Steady(seconds)
         t0, first, records = run_loop(CLIENTS[client](url, at_s, Path(folder) / "records.jsonl"))
-        after = os.times()
+        cpu_share = steady.cpu_share()
         truth = told(server)
     kept = at_s[truth[:, 0]] >= WARMUP_S
     lag = np.sort((truth[:, 1] - t0) / 1e9 - at_s[truth[:, 0]])
@@ -286,9 +311,8 @@ def one_run(client: str, rate: float, seconds: float, cores: tuple[int, int]) ->
         "client": client, "rate": rate, "requests": int(at_s.size), "whole": len(first), "records": records,
         "lag_p99_ms": p99(lag) * 1e3, "ttft_error_p99_ms": p99(error) * 1e3,
         "ttft_error_p50_ms": float(np.median(error)) * 1e3 if error.size else float("inf"),
-        "cpu_share": (after.user + after.system - before.user - before.system) / (after.elapsed - before.elapsed),
+        "cpu_share": cpu_share, "cpu_us_per_stream": cpu_share / rate * 1e6,
     }  # fmt: skip
-    result["cpu_us_per_stream"] = result["cpu_share"] * (after.elapsed - before.elapsed) / at_s.size * 1e6
     result["good"] = bool(
         result["whole"] == records == at_s.size
         and max(result["lag_p99_ms"], result["ttft_error_p99_ms"]) < LIMIT_S * 1e3

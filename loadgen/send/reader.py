@@ -40,6 +40,7 @@ AROUND_TEXT: Final = re.compile(rb'(.*?"(?:text|content|reasoning|reasoning_cont
 _PLAIN_TEXT: Final = re.compile(rb"[ !#-\[\]-~]*")  # the inside of a JSON string in ASCII without escapes
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity))\b")
 _COUNT_LIMIT: Final = 1 << 53  # a larger "count" is noise, and would not fit the table
+_LEARNS_WITHIN: Final = 8  # token events; a stream whose events are not alike by then is read as much as came at once
 _NONE, _OPENER, _EMPTY, _TEXT = range(4)  # what a choice brings
 
 
@@ -97,9 +98,12 @@ class AnswerReader:
         "_after",
         "_around",
         "_before",
+        "_between",
+        "_closing",
         "_fold",
         "_lead",
         "_marked",
+        "_opening",
         "_splitter",
         "_stream",
         "answer",
@@ -116,6 +120,7 @@ class AnswerReader:
         # Once an event is known that says nothing but its text, those that begin and end with the same bytes and have
         # another plain JSON string between them are known too: that string decides nothing but whether it is empty.
         self._before = self._after = b""
+        self._opening = self._closing = self._between = b""  # a part of the body that is nothing but such events
         self._around = 0  # bytes around the text
 
     @property
@@ -132,12 +137,21 @@ class AnswerReader:
         """Read what has come since the last time."""
         if self._stream is None and parts:
             self._stream = self._is_stream(parts)
-        if self._stream and parts:
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            if events := self._splitter.feed(body):
-                self._take(events, parts, stamps)
-            parts.clear()
-            stamps.clear()
+        if not self._stream:
+            return
+        at, total = 0, len(parts)
+        while at < total:
+            if self._around and (alike := self._alike(parts[at])):
+                self.answer.events += [(stamps[at], ABSENT)] * alike
+                at += 1
+                continue
+            learns = self._around or len(self.answer.events) < _LEARNS_WITHIN
+            some = slice(at, at + 1 if learns else total)
+            at = min(some.stop, total)
+            if events := self._splitter.feed(b"".join(parts[some])):
+                self._take(events, parts[some], stamps[some])
+        parts.clear()
+        stamps.clear()
 
     def unsure(self, parts: list[bytes]) -> bool:
         """Whether a token may have come although none was read: one document may be whole, and its message go on."""
@@ -194,6 +208,13 @@ class AnswerReader:
             return None
         return False
 
+    def _alike(self, part: bytes) -> int:
+        """How many events `part` is, if each is known by its bytes around a text; 0 if anything else is in it."""
+        if self._splitter.open_bytes or not (part.startswith(self._opening) and part.endswith(self._closing)):
+            return 0
+        texts = part[len(self._opening) : -len(self._closing)].split(self._between)
+        return len(texts) if all(texts) and _PLAIN_TEXT.fullmatch(b"".join(texts)) else 0
+
     def _take(self, events: list[Event], parts: list[bytes], stamps: list[int]) -> None:
         fold, answer = self._fold, self.answer
         fold.began = True
@@ -227,7 +248,10 @@ class AnswerReader:
                 elif add(document, stamps[part], name) and (match := AROUND_TEXT.fullmatch(data)) is not None:
                     before, after = match.groups()
                     around = len(before) + len(after)
-        self._before, self._after, self._around = before, after, around
+        if around != self._around or before != self._before or after != self._after:
+            self._before, self._after, self._around = before, after, around
+            self._opening, self._closing = b"data: " + before, after + b"\n\n"
+            self._between = self._closing + self._opening
 
     def _read_document(self, parts: list[bytes], stamps: list[int]) -> None:
         answer = self.answer

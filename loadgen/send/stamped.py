@@ -30,7 +30,7 @@ from analysis.units import NS_PER_S
 from loadgen.send.active import ActiveRequest, CompletionHandler
 from loadgen.send.address import Origin, exhausted, resolve
 from loadgen.send.api import Endpoint, is_prompt
-from loadgen.send.clock import Clock
+from loadgen.send.clock import Clock, Timer
 from loadgen.send.pool import IdleConnections, header_lines
 from loadgen.send.response import ResponseReader
 from loadgen.send.stamps import ANCILLARY_BYTES, StampedReads, ask_for_stamps
@@ -43,6 +43,7 @@ _LOOK_EVERY_NS: Final = 1_000_000_000
 _LOW, _STAYS_LOW = 0.1, 0.4  # shares of a core; reading all promptly takes up to four times as much
 _MUCH_BYTES: Final = 32 * 1024  # a period: a receive buffer holds 128 KiB by default
 _EVENTS_AT_ONCE: Final = 32  # before timers, which send requests, have their turn
+_LOOK_NS: Final = 1_000_000  # between two looks at busy sockets: less than two tokens of a stream are apart
 
 
 class StampedTransport:
@@ -64,6 +65,9 @@ class StampedTransport:
         self._pools: list[_Pool] = []
         self._epoll: select.epoll | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_ns = 0
+        self._looks: Timer | None = None  # while the loop does not watch the epoll
+        self._connecting = 0
 
     async def open(self) -> None:
         """Resolve names. Raises `TargetUnreachable` or `UsageError`."""
@@ -104,7 +108,10 @@ class StampedTransport:
         for connection in list(self.connections.values()):
             connection.drop()
         if self._epoll is not None and self._loop is not None:
-            self._loop.remove_reader(self._epoll.fileno())
+            if self._looks is not None:
+                self._looks.cancel()
+            else:
+                self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
@@ -135,14 +142,52 @@ class StampedTransport:
         busy = sum(connection.busy for connection in self.connections.values())
         self.opened_peak = max(self.opened_peak or 0, busy)
 
+    def connecting(self, change: int) -> None:
+        """So many more connects are under way: what they make ready has to be seen at once, for a request waits."""
+        self._connecting += change
+        if change > 0 and self._looks is not None:
+            self._looks.cancel()
+            self._watch_epoll()
+
     def _ready(self) -> None:
+        """The loop says that something is ready. Where it says so too often, look once a millisecond instead."""
+        assert self._epoll is not None
+        assert self._loop is not None
+        now_ns, before_ns = self.clock.now_ns(), self._looked_ns
+        self._looked_ns = now_ns
+        self._look()
+        if now_ns - before_ns < _LOOK_NS and not self._connecting and self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._looks = self.clock.call_at(now_ns + _LOOK_NS, self._look_again)
+
+    def _look_again(self) -> None:
+        now_ns = self.clock.now_ns()
+        found = self._look()
+        if self._epoll is None or self._looks is None:
+            return
+        if found:
+            next_ns = now_ns + (_LOOK_NS if found < _EVENTS_AT_ONCE else 0)
+            self._looks = self.clock.call_at(next_ns, self._look_again)
+        else:
+            self._watch_epoll()
+
+    def _watch_epoll(self) -> None:
+        assert self._epoll is not None
+        assert self._loop is not None
+        self._looks = None
+        self._loop.add_reader(self._epoll.fileno(), self._ready)
+
+    def _look(self) -> int:
+        """Handle what is ready; how many sockets that were."""
         assert self._epoll is not None
         connections = self.connections
-        for descriptor, events in self._epoll.poll(0, _EVENTS_AT_ONCE):
+        found = self._epoll.poll(0, _EVENTS_AT_ONCE)
+        for descriptor, events in found:
             if (connection := connections.get(descriptor)) is not None:  # else one before it had this one closed
                 connection.ready(events)
             if self._epoll is None:
-                return
+                break
+        return len(found)
 
 
 class Load:
@@ -238,17 +283,18 @@ class StampedConnection(ResponseReader):
         self._poll.register(self._descriptor, select.POLLIN)
         transport.connections[self._descriptor] = self
         transport.watch(self._descriptor, select.EPOLLOUT, known=False)
+        transport.connecting(1)
 
     def failed(self, error: OSError) -> None:
         """The connect came to nothing; nobody is told where the request was dropped meanwhile."""
-        now_ns = self._now_ns()
+        now_ns, begun_ns = self._now_ns(), self._connecting_since_ns
         text = bounded(str(error) or type(error).__name__)
         active, handler = self._flight, self._landing
         self.drop()
         if self.opened is not None and not self.opened.done():
             self.opened.set_exception(error)
         if active is not None and handler is not None:
-            active.connect_ns = now_ns - self._connecting_since_ns
+            active.connect_ns = now_ns - begun_ns
             active.handle = None
             handler.ended(active, "connect", now_ns, text)
 
@@ -282,6 +328,9 @@ class StampedConnection(ResponseReader):
         self._parser = None  # it holds our methods: a cycle that no collector would find during the run
         if self._socket is not None:
             if self._descriptor >= 0:
+                if self._connecting_since_ns >= 0:
+                    self._connecting_since_ns = -1
+                    self._transport.connecting(-1)
                 self._transport.unwatch(self._descriptor)
             self._socket.close()
             self._socket = None
@@ -302,6 +351,7 @@ class StampedConnection(ResponseReader):
             self.failed(error)
             return
         begun_ns, self._connecting_since_ns = self._connecting_since_ns, -1
+        self._transport.connecting(-1)
         self._transport.watch(self._descriptor, select.EPOLLIN)
         if self.opened is not None:
             self.opened.set_result(None)

@@ -77,7 +77,8 @@ class StampedReads:
 
     def __init__(self, now_ns: Callable[[], int], wall_ns: Callable[[], int] = time.time_ns) -> None:
         self._now_ns, self._wall_ns = now_ns, wall_ns
-        self._offset_ns: int | None = None  # realtime − run
+        self._offset_ns = 0  # realtime − run
+        self._measured = False
         self._measured_ns = 0
         self.moved_ns = 0  # the most by which the offset differed from the one before
         self.reads = 0
@@ -91,19 +92,18 @@ class StampedReads:
             if best is None or after - before < best[0]:
                 best = after - before, wall - (before + after) // 2
         assert best is not None
-        if self._offset_ns is not None:
+        if self._measured:
             self.moved_ns = max(self.moved_ns, abs(best[1] - self._offset_ns))
-        self._offset_ns, self._measured_ns = best[1], self._now_ns()
+        self._offset_ns, self._measured_ns, self._measured = best[1], self._now_ns(), True
 
     def at(self, ancillary: Ancillary, not_before_ns: int) -> int:
         """The instant at which the kernel received what was just read; `not_before_ns` is known to be earlier."""
         now_ns = self._now_ns()
-        if self._offset_ns is None or now_ns - self._measured_ns > _MEASURE_EVERY_NS:
+        if now_ns - self._measured_ns > _MEASURE_EVERY_NS or not self._measured:
             self.measure()
         self.reads += 1
         stamp_ns = _stamp_ns(ancillary)
         for _ in range(2):
-            assert self._offset_ns is not None
             at_ns = stamp_ns - self._offset_ns
             if stamp_ns >= 0 and not_before_ns - _AHEAD_NS <= at_ns <= now_ns + _AHEAD_NS:
                 return min(max(at_ns, not_before_ns), now_ns)

@@ -116,6 +116,21 @@ def test_batched_requests_end_when_they_ended_and_not_when_they_were_read() -> N
     assert output.facts.live_area_s == pytest.approx(area_s(table, until_ns=output.facts.stop_ns), rel=1e-6)
 
 
+def test_sockets_that_are_ready_all_the_time_and_then_for_long_not_are_all_read() -> None:
+    """60 streams with a token each 4 ms, 15 a millisecond, all read promptly; then one more when all is quiet."""
+    truth = Truth()
+    with in_thread(truth.stream(20, gap_s=0.004)) as url:
+        plan = plan_at([*(i / 3 for i in range(60)), 500], window_ms=600, output_tokens=20)
+        output, t0_ns = sent(url, plan, events="all")
+    table = output.requests
+    assert set(table["outcome"]) == {"ok"}
+    assert set(table["token_events"]) == {20}
+    assert len(output.events) == 61 * 20
+    first_ns = np.sort(table["first_token_ns"].to_numpy() + t0_ns)
+    assert np.median(first_ns - np.sort(np.array(truth.first))) < MS
+    assert table["token_reads"].median() > 15  # tokens 4 ms apart are read apart
+
+
 def test_nothing_is_batched_where_everybody_s_events_are_wanted_or_an_end_lets_another_go() -> None:
     plan = plan_at([2 * i for i in range(20)], window_ms=50)
     with in_thread(stream(4, gap_s=0.005)) as url:

@@ -292,6 +292,28 @@ def test_an_event_that_only_looks_like_the_one_before_is_read_in_full(tail: byte
     assert read(*pieces) == long_way
 
 
+TEXTS = st.lists(
+    st.sampled_from(["a", "", " b", "\u00e9", '"', "\\", "data: ", "\n", "x" * 40]), min_size=1, max_size=30
+)
+
+
+@settings(max_examples=60)
+@given(TEXTS, st.lists(st.integers(1, 9), max_size=12), st.booleans())
+def test_reads_of_many_events_alike_come_to_the_same(texts: list[str], counts: list[int], cut: bool) -> None:
+    """What a batched read brings is whole events that differ in their text alone; `cut`: not quite whole ones."""
+    pieces = [event(text(each)) for each in ("a", "b", "c", *texts)]
+    starts = [0, *(sum(counts[: place + 1]) for place in range(len(counts))), len(pieces)]
+    parts = [b"".join(pieces[a:b]) for a, b in pairwise(sorted({min(start, len(pieces)) for start in starts}))]
+    if cut:
+        parts = [half for part in parts for half in (part[:-7], part[-7:])]
+    stamps = list(range(len(parts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "AROUND_TEXT", re.compile(b"never"))
+        long_way = read_answer(parts, stamps, content_type="text/event-stream")
+    assert len(long_way.events) == len(pieces)
+    assert read_answer(parts, stamps, content_type="text/event-stream") == long_way
+
+
 def test_a_huge_first_event_is_seen_when_it_is_complete_and_not_before() -> None:
     head, tail = b'data: {"choices":[{"text":"', b'","finish_reason":null}]}\n\n'
     parts = [head + b"x" * 600_000, b"x" * 600_000, b"x" * 600_000 + tail, *completion_events(2)]

@@ -10,26 +10,23 @@ Method, section 2, says what a token event is. What it leaves open is decided he
 
 - A body is a stream if its content type says so, or if it begins like one whatever its content type.
 - A plain JSON answer is one token event at the read that completed it, whether or not a stream was asked for.
-- Usage is held against the events. Where it says fewer tokens than events, empty chunks after the last text, then those
-  before the first, are no tokens, as far as that explains it. Else it is doubted: token ids count, else events, though
-  no more than the limit (`ParsedResponse.usage_doubted`). An answer that ends at its limit with just that usage is
-  believed: a server may cut one token into several events.
-- Without usage and token ids, finish_reason `length` says that O is the limit that was sent (source `limit`). Else the
-  count of events stands in for O (source `events`): events are not tokens, so that is a guess.
+- How many tokens there were where usage, events and the limit disagree: `settle`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
-from typing import Any, Final
+from itertools import accumulate
+from typing import Final
 
 import orjson
 
 from analysis.schema import ABSENT
 from analysis.text import bounded
-from loadgen.send.openai import GOOD_FINISH, HttpEnd, ParsedResponse, outcome_of
+from loadgen.send.fold import Fold
+from loadgen.send.openai import HttpEnd, ParsedResponse, outcome_of
+from loadgen.send.settle import settle
 from loadgen.send.sse import Event, Splitter
 
 __all__ = ["AnswerReader", "Exchange", "read_answer", "read_exchange"]
@@ -39,9 +36,7 @@ _FIELDS: Final = (b"data:", b"event:", b":", b"id:", b"retry:")
 AROUND_TEXT: Final = re.compile(rb'(.*?"(?:text|content|reasoning|reasoning_content)": ?")[^"\\]+(".*)', re.DOTALL)
 _PLAIN_TEXT: Final = re.compile(rb"[ !#-\[\]-~]*")  # the inside of a JSON string in ASCII without escapes
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*(-?(?:NaN|Infinity))\b")
-_COUNT_LIMIT: Final = 1 << 53  # a larger "count" is noise, and would not fit the table
 _LEARNS_WITHIN: Final = 8  # token events; a stream whose events are not alike by then is read as much as came at once
-_NONE, _OPENER, _EMPTY, _TEXT = range(4)  # what a choice brings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,7 @@ class AnswerReader:
         self._marked = "event-stream" in content_type
         self._stream: bool | None = None  # a stream, one document, or not known yet
         self._splitter = Splitter()
-        self._fold = _Fold(self.answer)
+        self._fold = Fold(self.answer)
         self._lead = 0  # token events before the first text, as far as they were counted
         # Nearly all events of a stream differ from the one before in their text alone, and are not worth their JSON.
         # Once an event is known that says nothing but its text, those that begin and end with the same bytes and have
@@ -190,7 +185,7 @@ class AnswerReader:
             answer.bad = "an empty answer" if complete or not self._marked else ""
         else:
             self._read_document(parts, stamps)
-        _settle(answer, self._fold, limit_tokens)
+        settle(answer, self._fold, limit_tokens)
         return answer
 
     def _is_stream(self, parts: list[bytes]) -> bool | None:
@@ -268,169 +263,6 @@ class AnswerReader:
         whole = len(body.rstrip())  # blanks behind the document are none of it
         at_ns = next(at for at, end in zip(stamps, accumulate(map(len, parts)), strict=True) if end >= whole)
         self._fold.add(document, at_ns, b"")
-
-
-class _Fold:
-    """Folds a body's JSON documents into an `ParsedResponse`, in order."""
-
-    __slots__ = ("answer", "began", "empty", "told_by_ids")
-
-    def __init__(self, answer: ParsedResponse) -> None:
-        self.answer = answer
-        self.began = False  # an event came
-        self.empty: list[int] = []  # places of token events without content
-        self.told_by_ids = 0  # token events that came with their ids
-
-    def add(self, document: dict[str, Any], at_ns: int, name: bytes) -> bool:
-        """True for a later token event that said nothing else: one that differs only in its text is alike."""
-        answer = self.answer
-        choices, usage = document.get("choices"), document.get("usage")
-        if document.get("error") or name == b"error" or document.get("object") == "error":
-            answer.error = answer.error or _error_text(document.get("error") or document)
-            return False
-        fresh = ABSENT if usage is None else self._add_usage(usage)
-        if (metrics := document.get("metrics")) is not None:
-            self._add_metrics(metrics)
-        if not choices:
-            return False
-        if type(choices) is not list or type(choices[0]) is not dict:
-            answer.bad = answer.bad or "choices is not a list of objects"
-            return False
-        events, brought, ids = answer.events, _NONE, ABSENT
-        alike = bool(events) and usage is None
-        for choice in choices:
-            if type(choice) is not dict:
-                continue
-            if reason := choice.get("finish_reason"):
-                alike = False
-                if not answer.finish_reason or answer.finish_reason in GOOD_FINISH:
-                    answer.finish_reason = bounded(str(reason))
-            token_ids = choice.get("token_ids")
-            if type(token_ids) is list:
-                alike, ids = False, max(ids, 0) + len(token_ids)
-            brought = max(brought, _brings(choice))
-        if brought == _NONE or (brought == _OPENER and not events):
-            return False
-        if ids != ABSENT:
-            fresh = ids
-            self.told_by_ids += 1
-        if brought != _TEXT:
-            self.empty.append(len(events))
-        events.append((at_ns, fresh))
-        return alike
-
-    def _add_usage(self, usage: Any) -> int:
-        """Note a usage object; the completion tokens it reports beyond the last one, -1 if it reports none."""
-        if type(usage) is not dict:
-            return ABSENT
-        answer = self.answer
-        if (prompt := _count(usage.get("prompt_tokens"))) != ABSENT:
-            answer.input_tokens = prompt
-        details = usage.get("prompt_tokens_details")
-        if type(details) is dict and (cached := _count(details.get("cached_tokens"))) != ABSENT:
-            answer.cached_tokens = cached
-        completion = _count(usage.get("completion_tokens"))
-        if completion == ABSENT:
-            return ABSENT
-        fresh, answer.usage_tokens = max(completion - max(answer.usage_tokens, 0), 0), completion
-        return fresh
-
-    def _add_metrics(self, metrics: Any) -> None:
-        """vLLM's times of one request (--enable-per-request-metrics); its "time to first token" begins at the start."""
-        if type(metrics) is not dict:
-            return
-        answer = self.answer
-        answer.server_queue_ns = _ns(metrics.get("queue_time_ms"))
-        answer.server_prefill_ns = _ns(metrics.get("time_to_first_token_ms"))
-        answer.server_decode_ns = _ns(metrics.get("generation_time_ms"))
-
-
-def _brings(choice: dict[str, Any]) -> int:
-    """What one choice brings (method, section 2)."""
-    text, delta = choice.get("text"), choice.get("delta")
-    if text or choice.get("token_ids") or choice.get("message"):
-        return _TEXT
-    if type(delta) is dict:
-        if any(value for key, value in delta.items() if key != "role"):
-            return _TEXT
-        return _OPENER if delta.get("role") and not choice.get("finish_reason") else _EMPTY
-    return _NONE if text is None else _EMPTY
-
-
-def _settle(answer: ParsedResponse, fold: _Fold, limit_tokens: int) -> None:
-    """How many tokens there were, by whose word, and which events at the edges were none."""
-    events, usage = answer.events, answer.usage_tokens
-    counted = bool(events) and fold.told_by_ids == len(events)
-    least = sum(tokens for _, tokens in events) if counted else len(events)
-    at_limit = answer.finish_reason == "length" and limit_tokens > 0
-    lead, trail = _edges(len(events), fold.empty) if fold.empty else (0, 0)
-    if lead or trail:
-        lead, trail = _spare(events, lead, trail, usage)
-        answer.events = events = events[lead : len(events) - trail]
-        least -= 0 if counted else lead + trail
-    if usage != ABSENT and (least <= usage or (at_limit and usage == limit_tokens and not counted)):
-        answer.output_tokens, answer.output_tokens_source = usage, "usage"
-    elif events:
-        _count_events(answer, least, counted=counted, at_limit=at_limit, limit_tokens=limit_tokens)
-    if events:
-        first_ns = events[0][0]
-        first = list(takewhile(lambda event: event[0] == first_ns, events))
-        believed = counted or answer.output_tokens_source == "usage"
-        answer.first_read_events = len(first)
-        answer.first_read_tokens = sum(max(tokens, 1) for _, tokens in first) if believed else len(first)
-        answer.token_reads = len({at_ns for at_ns, _ in events})
-
-
-def _count_events(answer: ParsedResponse, least: int, *, counted: bool, at_limit: bool, limit_tokens: int) -> None:
-    """O where usage says nothing, or what cannot be."""
-    if counted:
-        answer.output_tokens, answer.output_tokens_source = least, "token_ids"
-    elif at_limit and (answer.usage_tokens == ABSENT or not answer.stream or least > limit_tokens):
-        answer.output_tokens, answer.output_tokens_source = limit_tokens, "limit"
-    else:
-        answer.output_tokens, answer.output_tokens_source = least, "events"
-
-
-def _edges(total: int, empty: list[int]) -> tuple[int, int]:
-    """How many empty events stand before the first text and after the last; one event is always left."""
-    lead = 0
-    while lead < len(empty) and empty[lead] == lead:
-        lead += 1
-    if lead == total:
-        return total - 1, 0
-    trail = 0
-    while trail < len(empty) and empty[-1 - trail] == total - 1 - trail:
-        trail += 1
-    return lead, trail
-
-
-def _spare(events: list[tuple[int, int]], lead: int, trail: int, usage: int) -> tuple[int, int]:
-    """How many of the empty events at the edges are no tokens: all that usage leaves no token for."""
-    none_lead = none_trail = 0  # of those that say so themselves
-    while none_trail < trail and events[-1 - none_trail][1] == 0:
-        none_trail += 1
-    while none_lead < lead and events[none_lead][1] == 0:
-        none_lead += 1
-    spare = len(events) - max(usage, 1) if usage != ABSENT else 0
-    if not none_lead + none_trail < spare <= lead + trail:
-        return none_lead, none_trail
-    none_trail = max(none_trail, min(trail, spare - none_lead))
-    return spare - none_trail, none_trail
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value < _COUNT_LIMIT else ABSENT
-
-
-def _ns(milliseconds: Any) -> int:
-    known = type(milliseconds) in (int, float) and 0 <= milliseconds < _COUNT_LIMIT / 1e6
-    return round(milliseconds * 1e6) if known else ABSENT
-
-
-def _error_text(error: object) -> str:
-    if isinstance(error, dict) and error.get("message"):
-        error = error["message"]
-    return bounded(error if isinstance(error, str) else orjson.dumps(error)) or "an error event"
 
 
 def _not_an_object(data: bytes, tokens: int) -> str:

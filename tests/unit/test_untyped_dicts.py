@@ -27,7 +27,7 @@ EDGES: Final[dict[str, tuple[int, str]]] = {
     "loadgen/scenario/model.py": (2, "the stored settings, written and read"),
     "loadgen/scenario/settings.py": (1, "members of any JSON that a user adds to requests"),
     "loadgen/scenario/validate.py": (1, "all settings: what was written becomes a model"),
-    "loadgen/send/reader.py": (2, "events of answers, read one by one without a model for speed"),
+    "loadgen/send/fold.py": (2, "events of answers, read one by one without a model for speed"),
     "loadgen/target/answers.py": (1, "a server's small pages"),
     "traces/formats/documents.py": (1, "the first objects of a JSON file, of which the format is guessed"),
     "traces/formats/exports.py": (1, "an object of a JSON line, of which the layout is guessed"),

@@ -46,6 +46,28 @@ def environment() -> Path:
     return venv
 
 
+def served(
+    port: int | str, *settings: str, model: str = "tiny", max_model_len: int = 4096
+) -> tuple[list[str], dict[str, str]]:
+    """The command line of a server, and its environment."""
+    venv = environment()
+    variables = {
+        **os.environ,
+        "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would choose a core by itself
+    }  # fmt: skip
+    variables.pop("PYTHONPATH", None)
+    command = [
+        str(venv / "bin" / "vllm"), "serve", str(venv / model), "--served-model-name", "tiny",
+        "--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", str(max_model_len),
+        "--enforce-eager", "--host", "127.0.0.1", "--port", str(port),
+        "--distributed-executor-backend", "uni", *settings,
+    ]  # fmt: skip
+    return command, variables
+
+
 @dataclass
 class Vllm:
     """One server process; `settings` are further words of its command line."""
@@ -62,25 +84,11 @@ class Vllm:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        venv = environment()
         if not self.port:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self.port = int(probe.getsockname()[1])
-        variables = {
-            **os.environ,
-            "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
-            "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-            "VLLM_HOST_IP": "127.0.0.1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would choose a core by itself
-        }  # fmt: skip
-        variables.pop("PYTHONPATH", None)
-        command = [
-            str(venv / "bin" / "vllm"), "serve", str(venv / self.model), "--served-model-name", "tiny",
-            "--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", str(self.max_model_len),
-            "--enforce-eager", "--host", "127.0.0.1", "--port", str(self.port),
-            "--distributed-executor-backend", "uni", *self.settings,
-        ]  # fmt: skip
+        command, variables = served(self.port, *self.settings, model=self.model, max_model_len=self.max_model_len)
         with (self.log or Path(os.devnull)).open("ab") as out, on(THEIRS):
             self._process = subprocess.Popen(command, env=variables, stdout=out, stderr=out, start_new_session=True)
         deadline = time.monotonic() + START_S

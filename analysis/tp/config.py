@@ -65,7 +65,7 @@ def element_bytes(name: str) -> int:
     """Bytes of an element of this type (`bfloat16`, `float16`, `half`, `float32`, …). Raises `BadConfig`."""
     size = ELEMENT_BYTES.get(name.lower().removeprefix("torch."))
     if size is None:
-        raise BadConfig(f"{bounded(name, 40)!r} is no element type: write bfloat16, float16 or float32")
+        raise BadConfig(f"{bounded(name, 40)!r} is not an element type: write bfloat16, float16 or float32")
     return size
 
 

@@ -212,7 +212,7 @@ class _Reader:
         if self.table is None and not self.rows:
             raise BadNccl("no rows of sizes and times in it: pass the output of nccl-tests' all_reduce_perf as text")
         if not self.rows:
-            cut = f": line {self.first_broken} is no row" if self.broken else ""
+            cut = f": line {self.first_broken} is not a row" if self.broken else ""
             raise BadNccl(f"a header, but no rows of sizes and times{cut}: run all_reduce_perf again, to its end")
         if len(counts := self.counts | self.least) > 1:
             raise BadNccl(f"runs of {' and '.join(map(str, sorted(counts)))} ranks: {_MIXED}")

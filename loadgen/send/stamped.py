@@ -114,7 +114,7 @@ class StampedTransport:
         self._loop.call_soon(call, *arguments)
 
     def watch(self, descriptor: int, events: int, *, known: bool = True) -> None:
-        """Be told of these events of a connection's socket."""
+        """Have the epoll report these events of a connection's socket."""
         assert self._epoll is not None
         if known:
             self._epoll.modify(descriptor, events)

@@ -70,7 +70,7 @@ class StampedConnection(ResponseReader):
         self._unsent = memoryview(b"")
         self._waits_to_write = False
         self._prompt = True
-        self._batched = False  # it is in the wheel, and nobody is told when something comes
+        self._batched = False  # the wheel reads it, the epoll does not report it
         self.opened: asyncio.Future[None] | None = None  # of one that is opened before t0
 
     @property
@@ -102,7 +102,7 @@ class StampedConnection(ResponseReader):
         transport.connecting(1)
 
     def failed(self, error: OSError) -> None:
-        """The connect came to nothing; nobody is told where the request was dropped meanwhile."""
+        """The connect failed. A request that was dropped meanwhile is not reported."""
         now_ns, begun_ns = self._now_ns(), self._connecting_since_ns
         text = bounded(str(error) or type(error).__name__)
         active, handler = self._flight, self._landing
@@ -225,7 +225,7 @@ class StampedConnection(ResponseReader):
             self._enter_wheel(active)
 
     def _enter_wheel(self, active: ActiveRequest) -> None:
-        """Be told of nothing, and look once a period."""
+        """Read once a period; the epoll reports nothing."""
         wheel = self._transport.wheel
         assert wheel is not None
         self._batched = active.lagging = active.batched = True
@@ -233,7 +233,7 @@ class StampedConnection(ResponseReader):
         self._transport.watch(self._descriptor, 0)
 
     def _leave_wheel(self, *, watch: bool = True) -> None:
-        """Be told of what comes again."""
+        """Have the epoll report what comes again."""
         wheel = self._transport.wheel
         if not self._batched or wheel is None:
             return

@@ -5,9 +5,10 @@ newest segment that it hands over, however late it is called. So a stamp does no
 What a read hands over of earlier segments is stamped late by as much as they came earlier.
 
 Realtime is mapped to the run's clock by the offset between both, measured as the best of many brackets when the load
-begins, every second, and at its end. A wall clock that is set in between moves the offset: by how much at most is kept
-(`moved_ns`), and a stamp that the mapping puts into the future, or before what was seen already, is taken only after
-the offset was measured again. One that still does not fit is replaced by the time of the read, and counted.
+begins, ten times a second, and at its end. A wall clock that is set in between moves the offset: by how much at most
+is kept (`moved_ns`; what the kernel may slew it by in that time does not count, 0.05 ms while reads come). A stamp that
+the mapping puts into the future, or before what was seen already, is taken only after the offset was measured again.
+One that still does not fit is replaced by the time of the read, and counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _SO_TIMESTAMPNS: Final = 35  # of Linux, missing in `socket`; the control messag
 _TIMESPEC: Final = struct.Struct("@qq")  # s, ns
 ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _BRACKETS: Final = 30
-_MEASURE_EVERY_NS: Final = 1_000_000_000
+_MEASURE_EVERY_NS: Final = 100_000_000
+_SLEW: Final = 500e-6  # the most by which the kernel adjusts the rate of realtime (adjtimex)
 _AHEAD_NS: Final = 50_000  # a stamp may seem to lie so far ahead: the two clocks are read one after the other
 _PROBE_S: Final = 1.0
 
@@ -80,7 +82,7 @@ class StampedReads:
         self._offset_ns = 0  # realtime − run
         self._measured = False
         self._measured_ns = 0
-        self.moved_ns = 0  # the most by which the offset differed from the one before
+        self.moved_ns = 0  # the most by which the clock was set
         self.reads = 0
         self.by_reading = 0  # reads without a usable stamp: they have the time of the read
 
@@ -93,7 +95,8 @@ class StampedReads:
                 best = after - before, wall - (before + after) // 2
         assert best is not None
         if self._measured:
-            self.moved_ns = max(self.moved_ns, abs(best[1] - self._offset_ns))
+            slewed_ns = round(_SLEW * (self._now_ns() - self._measured_ns))
+            self.moved_ns = max(self.moved_ns, abs(best[1] - self._offset_ns) - slewed_ns)
         self._offset_ns, self._measured_ns, self._measured = best[1], self._now_ns(), True
 
     def at(self, ancillary: Ancillary, not_before_ns: int) -> int:

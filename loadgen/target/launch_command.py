@@ -111,7 +111,7 @@ def _fixed_port(who: str, words: Sequence[str]) -> int | None:
     if not given:
         raise UsageError(f"{who}: the command says no port; add --port {{port}}, which becomes a free one")
     if not given[-1].isdecimal() or not 0 < int(given[-1]) < 1 << 16:
-        raise UsageError(f"{who}: --port {bounded(given[-1])} is no port of 1 to 65535; write --port {{port}}")
+        raise UsageError(f"{who}: --port {bounded(given[-1])} is not a port (1 to 65535); write --port {{port}}")
     return int(given[-1])
 
 
@@ -120,7 +120,7 @@ def _environment(who: str, added: Mapping[str, str]) -> tuple[dict[str, str], di
     environment, taken = dict(os.environ), {}
     for name, value in added.items():
         if not name or "=" in name or "\0" in name + value:
-            raise UsageError(f"{who}: env {bounded(name)!r} is no variable that a process can have")
+            raise UsageError(f"{who}: env {bounded(name)!r} is not a valid name of an environment variable")
         if value.startswith(_FROM_OURS):
             source = value.removeprefix(_FROM_OURS)
             if source not in os.environ:
@@ -133,7 +133,7 @@ def _environment(who: str, added: Mapping[str, str]) -> tuple[dict[str, str], di
 def _executable(who: str, word: str, environment: Mapping[str, str], cwd: str | None) -> str:
     directory = Path(cwd or ".")
     if not directory.is_dir():
-        raise UsageError(f"{who}: cwd {bounded(str(directory))} is no directory")
+        raise UsageError(f"{who}: cwd {bounded(str(directory))} is not a directory")
     if "/" in word:
         found = shutil.which(directory / word)
     else:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-ON_LATENESS = frozenset({"send_lag_p99", "send_lag_max", "lag_flips", "heartbeat_p99", "heartbeat_max", "encode"})
+ON_LATENESS = frozenset(
+    {"send_lag_p99", "send_lag_max", "lag_flips", "heartbeat_p99", "heartbeat_max", "encode", "first_reads"}
+)
 
 
 def relaxed(gates: Callable[..., list[Any]]) -> Callable[..., list[Any]]:

@@ -149,7 +149,7 @@ def test_tables_fit_a_narrow_terminal(loadgen: Loadgen, files: Path, monkeypatch
         ((*FLAGS, "--a", "1us", "--tflops", "1"), "--a, --a-from and --tflops exclude one another"),
         ((*FLAGS, "--a", "0s"), "--a 0s: not between 1e-15 and 1e+06 seconds"),
         ((*FLAGS, "--a-from", "config.json"), "--a-from config.json: pass what loadgen tp profile --json printed"),
-        ((*FLAGS, "--act-dtype", "int3"), "--act-dtype: 'int3' is no element type"),
+        ((*FLAGS, "--act-dtype", "int3"), "--act-dtype: 'int3' is not an element type"),
         ((*FLAGS, "--nccl", "config.json"), "--nccl config.json: JSON (of nccl-tests -J, perhaps): pass the text that"),
         ((*FLAGS, "--nccl", "few.txt"), "--nccl few.txt: no rows of sizes and times in it"),
         ((*FLAGS, "--tflops", "inf"), "--tflops inf: above 1e+12; check the number and its unit"),

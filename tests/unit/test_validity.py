@@ -230,6 +230,17 @@ def test_several_events_a_read_block_where_a_lone_request_met_one_each() -> None
     assert blocks(found(table, run=facts(survey_events_per_read=1.0))["gathered_reads"], "workload")
 
 
+def test_first_reads_of_several_tokens_block_where_the_kernel_stamped_them_and_the_server_sent_them_apart() -> None:
+    table = served(N, first_read_events=some(N, 3, 1, first=IN_WINDOW, count=N // 50))
+    for stamps, lone, severity in (
+        ("kernel", 1.0, "block"), ("kernel", None, "block"), ("kernel", 3.0, "warning"), ("user", 1.0, "warning"),
+    ):  # fmt: skip
+        finding = found(table, run=facts(stamps=stamps, survey_events_per_read=lone))["first_reads"]
+        assert (finding.severity, finding.blame) == (severity, "client")
+    few = served(N, first_read_events=some(N, 3, 1, first=IN_WINDOW, count=1))
+    assert "first_reads" not in found(few, run=facts(stamps="kernel"))
+
+
 def test_k_of_tpot_makes_a_proxy_that_flushes_by_size_tell_the_true_one() -> None:
     # 128 tokens 11.9 ms apart, flushed with every 25th and at the end: (last - first)/127 would be 9.65 ms
     table = served(8, output_tokens=128, token_events=128, token_reads=6, first_read_events=25, first_read_tokens=25)

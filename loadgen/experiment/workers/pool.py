@@ -1,8 +1,8 @@
 """The coordinator: sending processes that live as long as an experiment, and one run at a time on all of them.
 
 Theory of operation. The processes are started once, since importing takes a second, and get an order for every run.
-When all are ready each is told the same t0, an instant of CLOCK_MONOTONIC a little ahead. They say fifty times a second what
-is decided of their requests; the coordinator adds that up and asks the rule that a single process asks (`why_over`).
+When all are ready each is told the same t0, an instant of CLOCK_MONOTONIC a little ahead. Fifty times a second they say
+what is decided of their requests; the coordinator adds that up and asks the rule that a single process asks (`why_over`).
 The end is an instant a little ahead, too, so that all processes stop at the same one and their parts add up to a run of
 one process: same requests, same order, same conservation of ∫N(t)dt.
 
@@ -229,6 +229,7 @@ class Workers:
             if time.monotonic() - told_s >= _PROGRESS_S or (journal is not None and journal.failure is not None):
                 told_s = time.monotonic()
                 progress(counts_together([tally.counts for tally in tallies], now_ns))
+        progress(counts_together([seat.tally.counts for seat in seats if seat.tally is not None], clock.now_ns()))
         return stopped_early
 
     def _merged(self, plan: RunPlan, endpoint: Endpoint, *, stopped_early: bool) -> RunOutput:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from analysis.judge.text import error_text, named, rise_text
@@ -26,10 +25,11 @@ def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, 
     # an early stop cuts the window short, and its slope is not one of the same kind
     whole = [verdict for verdict in measured if not verdict.attainment_is_bound]
     drift, waiting = _together(whole, "drift"), _together(whole, "waiting")
-    failed = next((verdict for verdict in valid if verdict.status == "FAIL"), None)
-    verdict = RateVerdict(
+    status, reason = _decided(valid, measured, criteria, needed, named(drift, waiting))
+    return RateVerdict(
         rate=rate,
-        status="INCOMPLETE",
+        status=status,
+        reason=reason,
         runs=len(valid),
         attain_min=min((v.attainment for v in valid), default=None),
         attain_max=max((v.attainment for v in valid), default=None),
@@ -38,19 +38,30 @@ def judge_rate(rate: float, verdicts: Sequence[RunVerdict], criteria: Criteria, 
         waiting_ratio=waiting.ratio if waiting else None,
         waiting_z=waiting.z if waiting else None,
     )
+
+
+def _decided(
+    valid: Sequence[RunVerdict],
+    measured: Sequence[RunVerdict],
+    criteria: Criteria,
+    needed: int,
+    rises: Iterable[tuple[str, Drift]],
+) -> tuple[Literal["PASS", "FAIL", "INCOMPLETE"], str]:
+    """Status and reason."""
+    failed = next((verdict for verdict in valid if verdict.status == "FAIL"), None)
     if failed is not None:
-        return replace(verdict, status="FAIL", reason=failed.reason)
+        return "FAIL", failed.reason
     if len(measured) >= needed:
         together = f"in {len(measured)} runs together " if len(measured) > 1 else ""
-        for what, rise in named(drift, waiting):
+        for what, rise in rises:
             if rise.rises(RATE_Z):
-                return replace(verdict, status="FAIL", reason=f"{together}{rise_text(what, rise, RATE_Z)}")
+                return "FAIL", f"{together}{rise_text(what, rise, RATE_Z)}"
         total, wrong = sum(v.cohort for v in measured), sum(v.errors + v.unresolved for v in measured)
         if wrong > criteria.max_error_rate * total:
-            return replace(verdict, status="FAIL", reason=f"{together}{error_text(wrong, total, criteria)}")
+            return "FAIL", f"{together}{error_text(wrong, total, criteria)}"
     if len(valid) >= needed:
-        return replace(verdict, status="PASS")
-    return replace(verdict, reason=f"{len(valid)} of {needed} runs passed so far")
+        return "PASS", ""
+    return "INCOMPLETE", f"{len(valid)} of {needed} runs passed so far"
 
 
 def _together(runs: Sequence[RunVerdict], kind: Literal["drift", "waiting"]) -> Drift | None:

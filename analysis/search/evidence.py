@@ -188,8 +188,7 @@ class Evidence:
     def judge(self, kind: Kind, k: int) -> RateVerdict:
         """The judge's word on a rate's exploring runs, or on its fresh runs."""
         runs = {**self._thin[kind, k], **self._counting[kind, k]}
-        verdict = judge_rate(self.rates[k], tuple(runs[r] for r in sorted(runs)), self._criteria, self._spec.runs)
-        return replace(verdict, keys=tuple(self._keys[(kind, k), r] for r in sorted(runs)))
+        return replace(self._judged(kind, k), keys=tuple(self._keys[(kind, k), r] for r in sorted(runs)))
 
     def tested(self, kind: Kind) -> Iterator[RateVerdict]:
         """The judge's word on every rate with runs of a kind, rising."""
@@ -237,13 +236,17 @@ class Evidence:
         self._seats.forgive()
         self._rechecks.forgive()
 
+    def _judged(self, kind: Kind, k: int) -> RateVerdict:
+        runs = {**self._thin[kind, k], **self._counting[kind, k]}
+        return judge_rate(self.rates[k], [runs[r] for r in sorted(runs)], self._criteria, self._spec.runs)
+
     def _refresh(self, k: int) -> None:
         self._levels[k] = self._weigh(k)
 
     def _weigh(self, k: int) -> Level:
         explore, prove = self._counting["explore", k], self._counting["prove", k]
-        judged = [self.judge(kind, k).status for kind in _KINDS]
-        if "FAIL" in judged:
+        seen = [kind for kind in _KINDS if self._counting[kind, k] or self._thin[kind, k]]
+        if any(self._judged(kind, k).status == "FAIL" for kind in seen):
             return Level.UPPER
         if len(prove) == self._spec.runs:
             return Level.PROVED

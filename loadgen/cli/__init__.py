@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import Annotated, Any, Final, TextIO
 
 import typer
@@ -56,10 +57,7 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the subcommand that is called."""
         if args and args[0] in COMMANDS:
-            importlib.import_module(f"{__name__}.{args[0]}")  # which registers it
-            registered = typer.main.get_command(app)
-            assert isinstance(registered, TyperGroup)
-            self.commands = registered.commands
+            self.commands[args[0]] = _subcommand(args[0])
         return super().resolve_command(ctx, args)
 
 
@@ -71,6 +69,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@cache
+def _group() -> Any:
+    """The command line, made once a process: that takes 100 ms."""
+    return typer.main.get_command(app)
+
+
+@cache
+def _subcommand(name: str) -> Any:
+    importlib.import_module(f"{__name__}.{name}")  # which registers it
+    registered = typer.main.get_command(app)
+    assert isinstance(registered, TyperGroup)
+    return registered.commands[name]
 
 
 def _version(asked: bool) -> None:
@@ -123,7 +135,7 @@ def _explained() -> int:
 
 def _run() -> int:
     try:
-        code = app(prog_name="loadgen", standalone_mode=False)
+        code = _group()(prog_name="loadgen", standalone_mode=False)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer and rich both make an exit code 1 of it
             raise BrokenPipeError from None

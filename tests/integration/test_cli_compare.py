@@ -78,22 +78,25 @@ def test_each_variant_is_an_experiment_of_its_own(own: str, loadgen: Loadgen) ->
     assert json.loads(loadgen("show", "r", "--json").stdout)["outcome"] == "COMPLETE"
 
 
-def test_a_budget_ends_it_and_more_of_it_gives_the_answer_of_one_go(measured: Path, loadgen: Loadgen) -> None:
+@pytest.mark.parametrize("among", [pytest.param("the searches", marks=pytest.mark.slow), "the pairs"])
+def test_a_budget_ends_it_and_more_of_it_gives_the_answer_of_one_go(
+    among: str, measured: Path, loadgen: Loadgen
+) -> None:
     whole = library.load_compared(measured).answer
     ledgers = [one.ledger for one in library.load_compared(measured).variants.values()]
     searches = sum(line.requests for ledger in ledgers for line in ledger if line.run.kind != "paired")
-    for budget in (1500, searches + 1500):  # within the first search, and within the pairs
-        part = loadgen("compare", *PAIR, *QUICK, "--out", f"p{budget}", "--max-requests", str(budget), code=4)
-        assert part.stdout.splitlines()[1].startswith("BUDGET_EXHAUSTED: ")
-        assert "is better than" not in part.stdout
-        assert f"Go on with: loadgen compare --resume p{budget} with more of it" in part.stdout
-        unfinished = library.load_compared(f"p{budget}").answer
-        Path(f"p{budget}/answer.json").unlink()
-        assert library.load_compared(f"p{budget}").answer.runs == unfinished.runs
-        loadgen("compare", "--resume", f"p{budget}", "--max-requests", "1000000", "--price-per-gpu-hour", "2")
-        again = library.load_compared(f"p{budget}").answer
-        assert again.runs == whole.runs
-        assert again.primary == whole.primary
+    budget = 1500 if among == "the searches" else searches + 1500
+    part = loadgen("compare", *PAIR, *QUICK, "--out", "p", "--max-requests", str(budget), code=4)
+    assert part.stdout.splitlines()[1].startswith("BUDGET_EXHAUSTED: ")
+    assert "is better than" not in part.stdout
+    assert "Go on with: loadgen compare --resume p with more of it" in part.stdout
+    unfinished = library.load_compared("p").answer
+    Path("p/answer.json").unlink()
+    assert library.load_compared("p").answer.runs == unfinished.runs
+    loadgen("compare", "--resume", "p", "--max-requests", "1000000", "--price-per-gpu-hour", "2")
+    again = library.load_compared("p").answer
+    assert again.runs == whole.runs
+    assert again.primary == whole.primary
 
 
 def test_resuming_under_other_settings_is_refused(own: str, loadgen: Loadgen) -> None:

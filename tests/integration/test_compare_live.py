@@ -84,7 +84,8 @@ def test_a_variant_whose_server_dies_leaves_and_the_others_go_on(
     assert not running(marker)
 
 
-def test_ctrl_c_stops_the_server_that_is_up_and_resuming_finishes(tmp_path: Path, marker: str) -> None:
+@pytest.mark.parametrize("resume", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_stops_the_server_that_is_up_and_resuming_finishes(resume: bool, tmp_path: Path, marker: str) -> None:
     """Launched variants that share their GPUs are up one at a time."""
     file = tmp_path / "ab.toml"
     keys = {**QUICK, "window": "2s", "slo": ["e2e:2s"]}
@@ -112,6 +113,9 @@ def test_ctrl_c_stops_the_server_that_is_up_and_resuming_finishes(tmp_path: Path
     stopped = library.load_compared(tmp_path / "r").answer
     assert stopped.outcome in ("ABORTED", "UNFINISHED")
     assert stopped.primary == ()
+    assert not running(marker)
+    if not resume:
+        return
     done = subprocess.run(
         [*command, "--resume", "r"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=90,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

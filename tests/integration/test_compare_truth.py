@@ -27,6 +27,7 @@ FASTER = power.Plant(
 PAIR = (Server(name="slow", profile="mm1"), Server(name="fast", profile="mm1?service.mean_ms=30"))
 
 
+@pytest.mark.slow
 def test_a_ranking_is_held_against_what_long_runs_imply(capsys: pytest.CaptureFixture[str]) -> None:
     load = ranking.Load(name="small", settings=SMALL)
     board = Board()
@@ -46,6 +47,7 @@ def test_a_long_run_finds_the_exact_capacity() -> None:
     assert found == pytest.approx(8.017, rel=0.05)  # μ − ln 20/B; the half-width of eight halvings is 0.4 %
 
 
+@pytest.mark.slow
 def test_claims_between_equal_servers_are_counted_and_real_ones_miss_the_target() -> None:
     board = Board()
     aa.claims(board, Crew(1), QUEUE, 1)

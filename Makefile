@@ -14,7 +14,7 @@ REAL_TIME = -n 2 --dist loadfile -m 'realtime and $(WHICH)' $(shell grep -lr rea
 
 # rooms that decide what a number means, and the tests of them that reach most of their lines for their time
 ROOMS := analysis loadgen/plan traces
-ROOM_TESTS := $(filter-out $(patsubst %,tests/unit/test_%.py,search_fold trace_values trace_roundtrip),$(wildcard \
+ROOM_TESTS := $(filter-out $(patsubst %,tests/unit/test_%.py,search_fold trace_values),$(wildcard \
 	$(patsubst %,tests/unit/test_%.py,buckets cohort compare_* crosscheck diagnose expect intervals mistakes paired_* \
 	plan_* queueing readings records replicas report* required reruns search_* slo tp_* trace_* units validity)))
 FLOORS = $(BIN)/coverage combine -q || failed=1; \

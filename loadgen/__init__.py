@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         TargetUnfit,
         UsageError,
     )
+    from loadgen.experiment.calibrate import calibrate
     from loadgen.experiment.check import Checked, check
     from loadgen.experiment.compare.forecast import ComparisonForecast, forecast_comparison
     from loadgen.experiment.compare.library import (
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from loadgen.experiment.progress import Note, ProgressEvent, RunLabel, RunSealed, RunStarted, Tick
     from loadgen.experiment.replay import ReplayedRun
     from loadgen.experiment.work import Work
+    from loadgen.results.calibration import Calibration
     from loadgen.results.types import LedgerLine
     from loadgen.scenario.comparison import ComparisonSettings
     from loadgen.scenario.file import load_comparison, load_scenario
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "Calibration",
     "Checked",
     "ClientLimited",
     "Compared",
@@ -118,6 +121,7 @@ __all__ = [
     "Tick",
     "UsageError",
     "Work",
+    "calibrate",
     "check",
     "compare",
     "compare_sync",
@@ -153,6 +157,7 @@ _AT = {
         "Aborted", "ClientLimited", "LoadgenError", "ResultsError", "ScenarioError", "TargetError", "TargetUnfit",
         "UsageError",
     ),
+    "experiment.calibrate": ("calibrate",),
     "experiment.check": ("Checked", "check"),
     "experiment.compare.forecast": ("ComparisonForecast", "forecast_comparison"),
     "experiment.compare.library": (
@@ -172,6 +177,7 @@ _AT = {
     "experiment.progress": ("Note", "ProgressEvent", "RunLabel", "RunSealed", "RunStarted", "Tick"),
     "experiment.replay": ("ReplayedRun",),
     "experiment.work": ("Work",),
+    "results.calibration": ("Calibration",),
     "results.types": ("LedgerLine",),
     "scenario.comparison": ("ComparisonSettings",),
     "scenario.file": ("load_comparison", "load_scenario"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -80,6 +81,7 @@ def pass_probability(rate: float, capacity: float, steepness: float = STEEPNESS)
     return 1 / (1 + math.exp(min(700.0, steepness * math.log(rate / capacity))))
 
 
+@lru_cache(maxsize=16)  # variants of one comparison are searched alike
 def expect(
     spec: SearchSpec,
     cost: CostModel,

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "gate": "Test one rate and nothing else, or whether a server is worse than a baseline, with an exit code for CI.",
     "run": "Offer one rate once (or N requests at a time) and judge it.",
     "check": "Find out what a server can do, with at most ten small requests (some 8 seconds).",
+    "calibrate": "Find out which rates this machine can offer and measure (about a minute).",
     "replay": "Send a trace's requests at their own instants, with their lengths and shared prefixes, and judge the "
     "run.",
     "trace": "Read production traces: describe, convert.",

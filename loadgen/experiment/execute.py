@@ -17,6 +17,7 @@ from analysis.search import Outcome, RunRequest
 from analysis.verdict import RunVerdict
 from loadgen.common.errors import ResultsError, TargetError
 from loadgen.common.stopping import unless_stopped
+from loadgen.experiment.calibrate import strain
 from loadgen.experiment.live_sut import open_sut
 from loadgen.experiment.preparation import Preparation, prepare_target, resume_target
 from loadgen.experiment.prepare import Setup
@@ -25,13 +26,17 @@ from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
 from loadgen.experiment.warmup import Warmth
+from loadgen.plan.seeds import stream
 from loadgen.results.answer import assemble, judged_runs
+from loadgen.results.calibration import stored_calibration
 from loadgen.results.files import check_free
 from loadgen.results.manifest import machine, versions
 from loadgen.results.store import ExperimentStore, read_experiment, read_ledger
 from loadgen.results.types import ExperimentKind, LedgerLine, Manifest, TargetRecord
 
 __all__ = ["Prepared", "check_kind", "manifest_of", "opened_runner", "prepared_target", "single_run", "sweep"]
+
+_SAMPLE = 2000  # requests whose lengths are drawn for their mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,8 @@ async def opened_runner(
         check_free(directory)
     for line in setup.workload.notes:
         progress.note(line)
+    if said := _strain(setup):
+        progress.note(said)
     opening = prepared_target(setup, resume=directory if resume else None, progress=progress, stop=stop)
     async with opening as prepared:
         if resume:
@@ -138,6 +145,14 @@ async def opened_runner(
                 booked_s=began_s,
                 identity=prepared.ready.identity_now,
             )
+
+
+def _strain(setup: Setup) -> str:
+    """Whether the highest rate is too much for this machine, as far as it was calibrated."""
+    if setup.scenario.target[0].partition(":")[0] == "virtual" or (calibration := stored_calibration()) is None:
+        return ""
+    drawn = setup.workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
+    return strain(calibration, rate=setup.spec.grid[-1], output_tokens=float(drawn.output_tokens.mean()))
 
 
 async def single_run(

@@ -128,6 +128,7 @@ def test_what_the_end_of_the_range_hides_is_no_verdict(loadgen: Loadgen) -> None
     assert "widen --rate" in verdict["words"]
 
 
+@pytest.mark.slow
 def test_a_winner_may_be_better_than_the_range_shows(loadgen: Loadgen) -> None:
     said = loadgen("compare", *PAIR, *QUICK, "--rate", "2..12", "--json").stdout
     (verdict,) = json.loads(said)["primary"]
@@ -137,6 +138,7 @@ def test_a_winner_may_be_better_than_the_range_shows(loadgen: Loadgen) -> None:
     )
 
 
+@pytest.mark.slow
 def test_overload_at_the_lowest_rate_says_nothing_of_goodput_below_it(loadgen: Loadgen) -> None:
     """At 7.9/s the slower server could keep every request in time, as far as the runs at 8/s show."""
     pair = ("--variant", "slow=virtual:mm1?service.mean_ms=115", "--variant", "fast=virtual:mm1")

@@ -346,6 +346,7 @@ def test_a_run_that_ended_early_is_no_partner(loadgen: Loadgen, base: Path) -> N
     assert "only 5 of its runs at " in loadgen("gate", "--baseline", "base", code=2).stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_sealed_runs_and_names_how_to_go_on(loadgen: Loadgen, tmp_path: Path) -> None:
     library.sweep_sync(library.Scenario(**QUICK | {"rate": "4", "runs": 20, "cohort": 5_000}), "base")
     asked = [*LOADGEN, "gate", "--baseline", "base", "--target", SLOWER, "--out", "r", "--quiet"]

@@ -30,7 +30,7 @@ def test_describe_gives_people_what_it_gives_programs(loadgen: Any) -> None:
     assert "█" in shown
 
 
-@pytest.mark.parametrize(("encoding", "columns"), [("utf-8", 20), ("ascii", 40)])
+@pytest.mark.parametrize(("encoding", "columns"), [pytest.param("utf-8", 20, marks=pytest.mark.slow), ("ascii", 40)])
 def test_the_plot_survives_a_pipe_a_narrow_terminal_and_a_poor_encoding(encoding: str, columns: int) -> None:
     done = subprocess.run(
         [*LOADGEN, "trace", "describe", str(SAMPLES / "steps.csv"), "--bins", "4"],

@@ -60,6 +60,7 @@ def test_claims_between_equal_servers_are_counted_and_real_ones_miss_the_target(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_planted_difference_is_found_and_a_reversed_one_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     board = Board()
     power.power(board, Crew(1), FASTER, 1, requests=1, replicates=(6,))

@@ -21,7 +21,7 @@ NAMES = {
     "Scenario", "load_scenario", "resumed_scenario", "prepare", "Setup", "forecast", "Forecast",
     # what measures
     "sweep", "sweep_sync", "run", "run_sync", "replay", "replay_sync", "rehearse", "rehearse_sync", "check", "Checked",
-    "Survey", "Work",
+    "Survey", "Work", "calibrate", "Calibration",
     # what happens meanwhile
     "ProgressEvent", "Note", "RunStarted", "Tick", "RunSealed", "RunLabel",
     # what was measured

@@ -58,6 +58,7 @@ def _by_count() -> Setup:
     return prepare(load_scenario(None, kept | {"cohort": 300}))
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_but_the_time(on: Rehearsal) -> None:
     lines: list[str] = []
     alone = rehearse(on, 4, progress=Progress(lambda event: lines.append(event.text)), processes=1)

@@ -195,8 +195,8 @@ def _csv(rows: int, line: str) -> str:
         ("x{0},10,5,x\n", "s"),
         ("{0},x,5,x\n", "s"),
         ("{0}.0000000000000000001,10,5,x\n", "s"),
-        ("2025-02-30 00:00:00,10,5,{0}\n", "iso"),
-        ("2025-02-20 00:00:00 UTC,10,5,{0}\n", "iso"),
+        pytest.param("2025-02-30 00:00:00,10,5,{0}\n", "iso", marks=pytest.mark.slow),
+        pytest.param("2025-02-20 00:00:00 UTC,10,5,{0}\n", "iso", marks=pytest.mark.slow),
     ],
     ids=["quotes", "stray quotes", "bad times", "bad counts", "many places", "no such day", "utc"],
 )
@@ -250,6 +250,7 @@ print(len(trace), peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_an_export_on_one_line_takes_the_memory_of_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "one_line.json"
     _one_line(path, 40_000)  # 18 MB; all of it parsed at once took 150 MiB

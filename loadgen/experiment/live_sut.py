@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -20,6 +20,8 @@ from loadgen.common.stopping import unless_stopped
 from loadgen.common.tls import Tls
 from loadgen.experiment.sut import RequestTerms, Sut
 from loadgen.experiment.virtual_sut import VirtualSut
+from loadgen.experiment.workers.count import sending_processes
+from loadgen.experiment.workers.pool import Workers, opened_workers
 from loadgen.plan.bodies import Bodies, BodyRing
 from loadgen.plan.types import RunPlan
 from loadgen.results.look import Look
@@ -74,11 +76,16 @@ async def open_sut(scenario: Scenario, note: Callable[[str], None]) -> AsyncIter
         if command:
             check_command(option, command)
     if scenario.target[0].partition(":")[0] == "virtual":
+        if scenario.workers not in ("auto", "1"):
+            raise UsageError("--workers: in virtual time nothing is sent, so there is nothing to divide: drop it")
         if len(scenario.target) > 1:
             raise UsageError("--target virtual cannot be combined with other targets; replicas are several URLs")
         yield VirtualSut(profile_name=scenario.target[0].partition(":")[2] or defaults.PROFILE)
         return
-    async with opened_target(scenario, note) as target:
+    count = sending_processes(scenario, note)
+    async with AsyncExitStack() as stack:
+        target = await stack.enter_async_context(opened_target(scenario, note))
+        workers = await stack.enter_async_context(opened_workers(count)) if count > 1 else None
         watches = [] if scenario.transport == "httpx" else [IdleWatch(http) for http in target.https]
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
         observer = _observer(target, scenario)
@@ -86,7 +93,7 @@ async def open_sut(scenario: Scenario, note: Callable[[str], None]) -> AsyncIter
             if observer is not None:
                 await observer.start()
             sut = await LiveSut.of(target, scenario, note, watches)
-            sut.observer = observer
+            sut.observer, sut.workers = observer, workers
             yield sut
         finally:
             if observer is not None:
@@ -114,6 +121,7 @@ class LiveSut:
     terms: RequestTerms
     between: Between
     watches: Sequence[IdleWatch] = ()
+    workers: Workers | None = None  # send the load, where more than one process does
     observer: Observer | None = None  # reads the target's metrics while load is on
     notes: list[str] = field(default_factory=list)
 
@@ -243,7 +251,7 @@ class LiveSut:
         if self.terms.salted:
             extras |= JsonMembers.of(cache_salt=salt)
         endpoint = self.target.endpoint(plan.format, extras)
-        bodies = BodyRing(Bodies(plan, JsonMembers.of(model=endpoint.model) | endpoint.extras))
+        slot = JsonMembers.of(model=endpoint.model) | endpoint.extras
         if self.watches:
             options = replace(options, keepalive_s=min(watch.keepalive_s() for watch in self.watches))
         observer, observed = self.observer, None
@@ -251,13 +259,19 @@ class LiveSut:
             if observer is not None:
                 await unless_stopped(stop, observer.begin, "before the load began")
             try:
-                output = await send_run(
-                    plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
-                )
+                if self.workers is not None:
+                    output = await self.workers.send(
+                        plan, slot, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
+                    )
+                else:
+                    bodies = BodyRing(Bodies(plan, slot))
+                    output = await send_run(
+                        plan, bodies, endpoint, options, clock=clock, sink=sink, progress=progress, stop=stop
+                    )
             finally:
                 t0_ns = time.monotonic_ns() - clock.now_ns()
                 if observer is not None and not stop.is_set():  # a stopped run is not judged, and must end at once
                     observed = await unless_stopped(stop, lambda: observer.end(t0_ns), "when the load had ended")
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
-        self.between.load_ended(cancelled=bool(given_up.any()))
+        self.between.load_ended(cancelled=bool(given_up.any()) or output.facts.workers_lost > 0)
         return replace(output, observed=observed)

@@ -38,6 +38,10 @@ class Journal:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
 
+    def part(self, worker: int) -> Path:
+        """The file of one sending process, where several send: its requests' journal, beside this one."""
+        return self.path.with_name(f"{self.path.stem}-{worker}{self.path.suffix}")
+
     def add(self, row: RequestValues, events: list[tuple[int, int]]) -> None:
         """Append one finished request; never blocks."""
         self._pending.append((row, events))

@@ -91,7 +91,7 @@ class ExperimentStore:
                 if ".interrupted-" in run.name:
                     continue
                 if run.relative_to(directory / "runs").as_posix() in known:
-                    journal.unlink()  # sealed, and killed before this last step
+                    _unlink_journals(journal)  # sealed, and killed before this last step
                 else:
                     _set_aside(run)
             return store
@@ -170,7 +170,14 @@ class RunStore:
     def forget_journal(self) -> None:
         """Remove the journal of a run that the ledger now knows."""
         with explained(self._journal_path):
-            self._journal_path.unlink(missing_ok=True)
+            _unlink_journals(self._journal_path)
+
+
+def _unlink_journals(path: Path) -> None:
+    """Remove the journal, last, and those of the sending processes."""
+    for part in path.parent.glob(f"{path.stem}-*{path.suffix}"):
+        part.unlink()
+    path.unlink(missing_ok=True)
 
 
 def holds_experiment(directory: Path) -> bool:

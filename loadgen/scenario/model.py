@@ -69,6 +69,19 @@ class Scenario(
             )
         return {**values, "endpoint": meant.pop()}
 
+    @property
+    def indivisible(self) -> str:
+        """What of the load several processes cannot send together, in words; empty if they can."""
+        if self.closed is not None:
+            return "closed: N requests at a time are counted in one place"
+        if self.max_concurrency is not None:
+            return "max_concurrency: the requests let through are counted in one place"
+        if self.routing == "least-in-flight":
+            return "routing = least-in-flight: each process would see its own requests only"
+        if self.sessions == "dependent":
+            return "sessions = dependent: a turn waits for one that another process may have sent"
+        return ""
+
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
         if self.cohort is not None and self.cohort < self.least_requests:
@@ -76,6 +89,8 @@ class Scenario(
                 f"cohort = {self.cohort} is below min_requests = {self.least_requests}, so nothing could ever pass: "
                 "raise cohort, or lower min_requests"
             )
+        if self.workers not in ("auto", "1") and self.indivisible:
+            raise ValueError(f"workers = {self.workers} cannot divide {self.indivisible}: drop workers")
         if contradiction := self._in_a_trace() if self.recorded else self._without_a_trace():
             raise ValueError(contradiction)
         return self

@@ -24,6 +24,7 @@ __all__ = [
     "Origin",
     "connection_limit",
     "exhausted",
+    "port_limit",
     "raise_descriptor_limit",
     "resolve",
     "socket_path",
@@ -116,7 +117,6 @@ def connection_limit(urls: Collection[str]) -> int | None:
     The smaller of the file descriptors left and the ephemeral ports, of which each destination has the whole range and
     a Unix socket needs none.
     """
-    destinations = set(urls)
     limits: list[int] = []
     with suppress(ImportError, OSError):
         import resource
@@ -125,8 +125,18 @@ def connection_limit(urls: Collection[str]) -> int | None:
         if soft != resource.RLIM_INFINITY:
             used = sum(1 for _ in _DESCRIPTORS.iterdir()) if _DESCRIPTORS.exists() else 0
             limits.append(max(soft - used - _RESERVED_DESCRIPTORS, 1))
+    ports = port_limit(urls)
+    return min([*limits, *([] if ports is None else [ports])], default=None)
+
+
+def port_limit(urls: Collection[str]) -> int | None:
+    """How many connections all processes of this machine together can have open to these base URLs, for want of ports.
+
+    `None` if nothing is known.
+    """
+    destinations = set(urls)
     if not any(map(socket_path, destinations)):
         with suppress(OSError, ValueError):
             first, last = map(int, _PORT_RANGE.read_text().split())
-            limits.append((last - first + 1) * len(destinations))
-    return min(limits, default=None)
+            return (last - first + 1) * len(destinations)
+    return None

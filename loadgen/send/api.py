@@ -25,11 +25,14 @@ __all__ = [
     "Drain",
     "Endpoint",
     "Events",
+    "Governor",
     "LiveCounts",
     "RecordSink",
     "RequestValues",
     "RunOutput",
     "SendOptions",
+    "Share",
+    "Standing",
     "is_prompt",
     "sampled",
 ]
@@ -105,6 +108,45 @@ class LiveCounts:
     errors: int = 0
     cohort_decided: int = 0
     cohort_misses: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is decided of a cohort's requests so far, in one sending process or in all together."""
+
+    undecided: int  # of all that the schedule has, those that are not due yet included
+    misses: int
+    errors: int
+    unanswered: int  # certain misses that are still in flight
+
+    def __add__(self, more: Standing) -> Standing:
+        return Standing(
+            undecided=self.undecided + more.undecided,
+            misses=self.misses + more.misses,
+            errors=self.errors + more.errors,
+            unanswered=self.unanswered + more.unanswered,
+        )
+
+
+class Governor(Protocol):
+    """Decides for several sending processes when the load begins and when it stops."""
+
+    async def begin(self, stop_at: Callable[[int], None]) -> int:
+        """This process is ready: t0 as ns of CLOCK_MONOTONIC. `stop_at` takes the instant of the end, ns since t0."""
+        ...
+
+    def tell(self, counts: LiveCounts, standing: Standing) -> None:
+        """Called some fifty times a second."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One process's part of a plan."""
+
+    indices: npt.NDArray[np.int64]  # the requests it sends, increasing
+    worker: int  # its number, from 0
+    governor: Governor
 
 
 class RecordSink(Protocol):

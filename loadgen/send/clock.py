@@ -35,8 +35,8 @@ class Timer:
 class Clock(Protocol):
     """What the dispatcher needs of time; `tests/fakes` has one that jumps."""
 
-    def start(self) -> None:
-        """t0 is now."""
+    def start(self, t0_ns: int | None = None) -> None:
+        """t0 is now, or that instant of CLOCK_MONOTONIC, which may be still to come."""
         ...
 
     def now_ns(self) -> int:
@@ -61,9 +61,9 @@ class LoopClock:
         self._serial = 0
         self._alarm = Alarm(asyncio.get_running_loop(), self._fire)
 
-    def start(self) -> None:
-        """t0 is now; timers set before it keep their instants on the new scale."""
-        self._t0_ns = time.monotonic_ns()
+    def start(self, t0_ns: int | None = None) -> None:
+        """t0 is now, or `t0_ns`; timers set before it keep their instants on the new scale."""
+        self._t0_ns = time.monotonic_ns() if t0_ns is None else t0_ns
         self._arm()
 
     def now_ns(self) -> int:

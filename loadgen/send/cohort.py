@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from loadgen.plan.types import Window
 from loadgen.send.active import ActiveRequest
-from loadgen.send.api import LiveCounts, SendOptions
+from loadgen.send.api import LiveCounts, SendOptions, Standing
 
-__all__ = ["Cohort"]
+__all__ = ["Cohort", "why_over"]
+
+
+def why_over(
+    standing: Standing, now_ns: int, window: Window, options: SendOptions
+) -> Literal["", "horizon", "decided", "early fail"]:
+    """Why the load may stop: the schedule ends, all is decided and answered enough, or the run can no longer pass."""
+    if now_ns >= window.horizon_ns:
+        return "horizon"
+    if now_ns >= window.end_ns and standing.undecided == 0 and _drained(standing, options):
+        return "decided"
+    allowed = options.early_fail_misses
+    if allowed is not None and standing.misses > allowed and now_ns >= options.early_fail_after_ns:
+        return "early fail"
+    return ""
+
+
+def _drained(standing: Standing, options: SendOptions) -> bool:
+    drain, errors = options.drain, standing.errors
+    if drain is None or standing.misses > drain.misses:
+        return True
+    return errors + standing.unanswered <= drain.unanswered or errors > drain.unanswered
 
 
 class Cohort:
@@ -20,7 +43,6 @@ class Cohort:
         self._unanswered = 0  # certain misses that are still in flight
         self._errors = 0
         self.due = due or 0
-        self.undecided = 0
         self.stopped_early = False
 
     def has(self, scheduled_ns: int) -> bool:
@@ -29,7 +51,6 @@ class Cohort:
 
     def released(self) -> None:
         """One of its requests left."""
-        self.undecided += 1
         self.due += not self._known
 
     def missed(self, active: ActiveRequest) -> None:
@@ -44,27 +65,24 @@ class Cohort:
         if active.cohort and good is not None:
             self._decide(active, miss=not good)
 
-    def over(self, now_ns: int) -> bool:
-        """Whether the load may stop: all is decided and answered enough, or the run can no longer pass."""
-        if now_ns >= self._window.horizon_ns:
-            return True
-        if now_ns >= self._window.end_ns and self.undecided == 0 and self._drained():
-            return True
-        allowed = self._options.early_fail_misses
-        if allowed is not None and self._live.cohort_misses > allowed and now_ns >= self._options.early_fail_after_ns:
-            self.stopped_early = True
-        return self.stopped_early
+    def standing(self) -> Standing:
+        """What is decided so far."""
+        return Standing(
+            undecided=self.due - self._live.cohort_decided,
+            misses=self._live.cohort_misses,
+            errors=self._errors,
+            unanswered=self._unanswered,
+        )
 
-    def _drained(self) -> bool:
-        drain, errors = self._options.drain, self._errors
-        if drain is None or self._live.cohort_misses > drain.misses:
-            return True
-        return errors + self._unanswered <= drain.unanswered or errors > drain.unanswered
+    def over(self, now_ns: int) -> bool:
+        """Whether the load may stop (`why_over`)."""
+        why = why_over(self.standing(), now_ns, self._window, self._options)
+        self.stopped_early = why == "early fail"
+        return why != ""
 
     def _decide(self, active: ActiveRequest, *, miss: bool) -> None:
         if active.decided:
             return
         active.decided = True
-        self.undecided -= 1
         self._live.cohort_decided += 1
         self._live.cohort_misses += miss

@@ -81,8 +81,12 @@ class Dispatcher:
         targets: int,
         on_stopped: Callable[[], None],
         indices: Int64s | None = None,
+        governed: bool = False,
     ) -> None:
-        """`indices`: the requests of this worker, increasing; all of them by default."""
+        """`indices`: the requests of this worker, increasing; all of them by default.
+
+        `governed`: the load ends at the instant that `stop_at` is given, and no earlier.
+        """
         chosen = np.arange(len(plan)) if indices is None else indices
         self._pacer = pacer_of(options.pacing, plan, chosen, bodies)
         self._input = plain(plan.input_tokens)
@@ -102,6 +106,8 @@ class Dispatcher:
         self._cap = options.max_concurrency
         self._window_end_ns = plan.window.end_ns
         self._horizon_ns = plan.window.horizon_ns
+        self._governed = governed
+        self._limit_ns = self._horizon_ns if governed else NEVER_NS  # the load ends then: nothing later is released
 
         self._in_flight: dict[int, ActiveRequest] = {}  # released and not ended
         self._waiting: deque[ActiveRequest] = deque()  # for a slot
@@ -144,7 +150,23 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin at the clock's t0."""
+        if self._governed:
+            self._clock.call_at(self._limit_ns, self._stop_at_limit)
         self._wake()
+
+    def stop_at(self, at_ns: int) -> None:
+        """Stop the load at an instant, or now if that has passed; where the load would end before it, nothing changes.
+
+        Processes that share a plan stop at one instant by it, so that their requests add up to one run's.
+        """
+        at_ns = max(at_ns, self._clock.now_ns() + 1)
+        if at_ns < self._limit_ns and self.stop_ns < 0:
+            self._limit_ns = at_ns
+            self._clock.call_at(at_ns, self._stop_at_limit)
+
+    @guarded
+    def _stop_at_limit(self) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Stop the load now and cancel what is in flight; a second call does nothing.
@@ -159,8 +181,8 @@ class Dispatcher:
             self._caught_up(active)  # what ended before the stop did end
         now = self._clock.now_ns()
         if self._pacer.at_planned_instants:
-            self._release(self._pacer.due(now))  # nothing scheduled before the stop stays unsent
-        self.stop_ns = now + 1
+            self._release(self._pacer.due(min(now, self._limit_ns - 1)))  # nothing due before the stop stays unsent
+        self.stop_ns = min(now + 1, self._limit_ns)
         if self._timer is not None:
             self._timer.cancel()
         self._count_area(self.stop_ns, 0)
@@ -195,18 +217,21 @@ class Dispatcher:
             self._router.left(active.target)
             self._leave_wire(1)
         self._conclude(active, end, at_ns, error)
-        if self.stop_ns < 0 and self.cohort.over(self._clock.now_ns()):
+        if self.stop_ns < 0 and self._over(self._clock.now_ns()):
             self.stop()
+
+    def _over(self, now_ns: int) -> bool:
+        return not self._governed and self.cohort.over(now_ns)
 
     @guarded
     def _wake(self) -> None:
         self._timer = None
         now = self._clock.now_ns()
-        self._release(self._pacer.due(now))
+        self._release(self._pacer.due(min(now, self._limit_ns - 1)))
         self._expire(now)
         if self.stop_ns >= 0:
             return
-        if self.cohort.over(now):
+        if self._over(now):
             self.stop()
             return
         gap = self._pacer.next_ns() - self._clock.now_ns() - _FILL_MARGIN_NS
@@ -345,6 +370,7 @@ class Dispatcher:
 
     def _count_area(self, at_ns: int, change: int) -> None:
         live = self.live
+        at_ns = min(at_ns, self._limit_ns)  # a process may be late to stop
         self._area += live.in_flight * (at_ns - self._area_at_ns)
         self._area_at_ns = at_ns
         live.in_flight += change

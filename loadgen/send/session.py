@@ -14,10 +14,10 @@ from analysis.verdict import SenderFacts
 from loadgen.common.errors import UsageError
 from loadgen.common.redact import secrets_of
 from loadgen.common.stopping import StopSignal, unless_stopped
-from loadgen.plan.types import Int64s, RunPlan
+from loadgen.plan.types import RunPlan
 from loadgen.send.active import BodySource, Transport
 from loadgen.send.address import connection_limit, raise_descriptor_limit
-from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions
+from loadgen.send.api import Endpoint, ProgressHook, RecordSink, RunOutput, SendOptions, Share
 from loadgen.send.clock import Clock, ClockHealth
 from loadgen.send.dispatch import Dispatcher
 from loadgen.send.heartbeat import Heartbeat
@@ -31,6 +31,7 @@ from loadgen.send.wire import WireTransport
 __all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
+TELL_S: Final = 0.02  # how often a governor is told
 PERIOD_S: Final = 0.05  # of batched reads, at most
 PERIODS_A_BOUND: Final = 10  # of the SLO
 _PREFILL_SLICE_NS: Final = 50_000_000
@@ -49,15 +50,14 @@ async def send_run(
     sink: RecordSink | None = None,
     progress: ProgressHook | None = None,
     stop: StopSignal | None = None,
-    indices: Int64s | None = None,
-    worker: int = 0,
+    share: Share | None = None,
 ) -> RunOutput:
     """Offer one plan to an endpoint and return the tables and the facts of the run.
 
     `clock`'s t0 is set here, after names are resolved and the first bodies are ready. `sink` gets every row as its
     request ends, `progress` the live counts five times a second. `stop` ends the load early, with what is in flight
-    cancelled. `indices` are the requests that this worker sends. The process is changed for the time of the run only
-    (garbage collection is frozen and off), except that the soft limit of open files stays raised.
+    cancelled. Of a plan that several processes send, `share` is this one's part. The process is changed for the time of
+    the run only (garbage collection is frozen and off), except that the soft limit of open files stays raised.
 
     Raises `UsageError` (URL, certificate, header) or `TargetUnreachable` (unknown name) before anything is sent, and
     `Aborted` where the user stops it before t0.
@@ -77,19 +77,22 @@ async def send_run(
             transport=transport,
             clock=clock,
             options=options,
-            tables=Tables(sink, worker=worker, secrets=secrets_of(endpoint.headers), keep=options.events),
+            tables=Tables(
+                sink, worker=share.worker if share else 0, secrets=secrets_of(endpoint.headers), keep=options.events
+            ),
             targets=len(endpoint.urls),
             on_stopped=stopped.set,
-            indices=indices,
+            indices=share.indices if share else None,
+            governed=share is not None,
         )
         heartbeat = Heartbeat(clock)
         health = ClockHealth.read()
         with _no_garbage_collection():
-            clock.start()
+            clock.start(await share.governor.begin(dispatcher.stop_at) if share else None)
             heartbeat.start()
             dispatcher.start()
             try:
-                await _until_stopped(dispatcher, stopped, stop, progress)
+                await _until_stopped(dispatcher, stopped, stop, progress, share)
             finally:
                 heartbeat.stop()
                 if dispatcher.failure is None:
@@ -180,14 +183,18 @@ async def _until_stopped(
     stopped: asyncio.Event,
     stop: StopSignal,
     progress: ProgressHook | None,
+    share: Share | None,
 ) -> None:
     waits: list[asyncio.Task[object]] = [asyncio.create_task(stopped.wait())]
     waits.append(asyncio.create_task(_wait(stop)))
+    period_s = PROGRESS_S if share is None else TELL_S
     try:
         while True:
-            done, _ = await asyncio.wait(waits, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, timeout=period_s, return_when=asyncio.FIRST_COMPLETED)
             if progress is not None:
                 progress(dispatcher.counts())
+            if share is not None:
+                share.governor.tell(dispatcher.counts(), dispatcher.cohort.standing())
             if done:
                 return
     finally:

@@ -14,7 +14,7 @@ class FakeClock:
         self._heap: list[tuple[int, int, Timer]] = []
         self._serial = 0
 
-    def start(self) -> None:
+    def start(self, t0_ns: int | None = None) -> None:
         self.time_ns = 0
 
     def now_ns(self) -> int:

@@ -34,6 +34,7 @@ class Run:
         *,
         refused: set[int] | None = None,
         transport: type[FakeTransport] = FakeTransport,
+        governed: bool = False,
         **options: Any,
     ) -> None:
         self.clock = FakeClock()
@@ -44,6 +45,7 @@ class Run:
         settings: dict[str, Any] = {
             "plan": plan, "bodies": self.bodies, "transport": self.transport, "clock": self.clock,
             "options": SendOptions(**options), "tables": Tables(None), "targets": 1, "on_stopped": self._count,
+            "governed": governed,
         }  # fmt: skip
         self.dispatcher = Dispatcher(**settings)
         self.dispatcher.start()
@@ -96,6 +98,33 @@ def test_a_time_out_counts_from_the_scheduled_instant() -> None:
     requests = run.go()
     assert requests["ended_ns"][0] == 2010 * MS  # time-outs share wake-ups every 10 ms
     assert run.transport.cancelled == [0]
+
+
+def test_a_governed_load_ends_when_it_is_told_to_however_late_the_process_is() -> None:
+    run = Run(plan_at(range(0, 1000, 10), window_ms=100), governed=True)
+    run.clock.run(300 * MS)
+    assert run.stops == 0  # the cohort was decided long ago: that is another's to say
+    run.dispatcher.stop_at(403 * MS)
+    run.dispatcher.stop_at(500 * MS)  # later than agreed
+    run.clock.time_ns = 450 * MS  # the loop comes back late
+    requests = run.go()
+    assert run.stops == 1
+    assert run.dispatcher.stop_ns == 403 * MS
+    assert len(requests) == 41
+    conserved(run, requests)
+
+
+def test_a_governed_load_ends_with_its_schedule_and_an_instant_that_has_passed_is_now() -> None:
+    run = Run(plan_at([10, 20], window_ms=100, tail_ms=200), governed=True)
+    conserved(run, run.go())
+    assert run.dispatcher.stop_ns == 300 * MS
+    run = Run(plan_at([10, 20], window_ms=100, tail_ms=200), governed=True)
+    run.clock.run(15 * MS)
+    run.dispatcher.stop_at(5 * MS)
+    requests = run.go()
+    assert run.dispatcher.stop_ns == 15 * MS + 1
+    assert requests["index"].tolist() == [0]
+    conserved(run, requests)
 
 
 def test_the_load_stays_on_until_the_cohort_is_decided() -> None:

@@ -14,6 +14,7 @@ __all__ = ["OF_FILE", "LoadSettings"]
 
 OF_FILE: Final = ("trace", "fit-gamma", "fit-mmpp")
 _PROCESSES: Final = ("poisson", "gamma", "constant")
+_MOST_WORKERS: Final = 256
 _setting = partial(setting, panel="Load")
 
 
@@ -52,6 +53,12 @@ class LoadSettings(Settings):
         metavar="WHO",
         shown="kernel over http:// on Linux",
     )
+    workers: Text = _setting(
+        "1",
+        "Processes that send the load: a number, or auto (one for each core but one).",
+        metavar="N",
+        hashed=False,
+    )
     prewarm: Annotated[int, Field(ge=0, le=100_000)] = _setting(0, "Connections to open to each URL just before a run.")
 
     @field_validator("arrivals")
@@ -64,6 +71,13 @@ class LoadSettings(Settings):
                 "or fit-mmpp:FILE"
             )
         return arrivals
+
+    @field_validator("workers")
+    @classmethod
+    def _workers_are_counted(cls, workers: str) -> str:
+        if workers != "auto" and not (workers.isascii() and workers.isdigit() and 1 <= int(workers) <= _MOST_WORKERS):
+            raise ValueError(f"{workers!r} is neither auto nor a number from 1 to {_MOST_WORKERS}")
+        return workers
 
     @model_validator(mode="after")
     def _process_and_shape_agree(self) -> Self:

@@ -1,0 +1,1 @@
+"""One plan sent by several processes (docs/adr/0026)."""

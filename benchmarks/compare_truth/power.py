@@ -71,9 +71,9 @@ PLANTS: Final = (
 )
 
 
-def show(board: Board, crew: Crew, *, quick: bool) -> None:
+def show(board: Board, crew: Crew, *, quick: bool, count: int = 40) -> None:
     for plant in PLANTS:
-        power(board, crew, plant, 3 if quick else 40, requests=5_000 if quick else 100_000)
+        power(board, crew, plant, 3 if quick else count, requests=5_000 if quick else 100_000)
 
 
 def planted(of: Equal, key: str, values: tuple[float, float], luck: tuple[str, str], runs: int, seed: int) -> Pair:

@@ -162,15 +162,20 @@ def calibrate(
     return Work(start, progress)
 
 
-def strain(calibration: Calibration | None, *, rate: float, output_tokens: float) -> str:
-    """What is wrong with offering that rate from this machine; "" where it is calibrated for twice as much, or not."""
+def strain(calibration: Calibration | None, *, rate: float, output_tokens: float, processes: int = 1) -> str:
+    """What is wrong with offering that rate from this machine; "" where it is calibrated for twice as much, or not.
+
+    A calibration is of one process; each of several `processes` is taken to carry as much.
+    """
     ceiling = None if calibration is None else calibration.ceiling_of(output_tokens)
-    if calibration is None or calibration.server_limited or (ceiling is not None and rate <= ceiling / 2):
+    if calibration is None or calibration.server_limited or (ceiling is not None and rate <= processes * ceiling / 2):
         return ""
     carries = "no rate" if ceiling is None else f"{ceiling:.3g} requests/s"
+    each = f" for each of {processes} processes" if processes > 1 else ""
     return (
         f"{rate:.4g} requests/s is more than half of what this machine's client can carry: loadgen calibrate found "
-        f"{carries} of {output_tokens:.0f} tokens; runs may be INVALID (client). Use a larger or less busy machine"
+        f"{carries} of {output_tokens:.0f} tokens{each}; runs may be INVALID (client). "
+        "Use a larger or less busy machine"
     )
 
 

@@ -26,6 +26,7 @@ from loadgen.experiment.runner import Runner
 from loadgen.experiment.search_loop import Budget, run_search
 from loadgen.experiment.sut import Sut
 from loadgen.experiment.warmup import Warmth
+from loadgen.experiment.workers.count import sending_processes
 from loadgen.plan.seeds import stream
 from loadgen.results.answer import assemble, judged_runs
 from loadgen.results.calibration import stored_calibration
@@ -152,7 +153,9 @@ def _strain(setup: Setup) -> str:
     if setup.scenario.target[0].partition(":")[0] == "virtual" or (calibration := stored_calibration()) is None:
         return ""
     drawn = setup.workload.lengths.draw(stream(0, "lengths"), _SAMPLE)
-    return strain(calibration, rate=setup.spec.grid[-1], output_tokens=float(drawn.output_tokens.mean()))
+    processes = sending_processes(setup.scenario, lambda _: None)
+    tokens = float(drawn.output_tokens.mean())
+    return strain(calibration, rate=setup.spec.grid[-1], output_tokens=tokens, processes=processes)
 
 
 async def single_run(

@@ -257,7 +257,7 @@ class LiveSut:
         observer, observed = self.observer, None
         with closing(LoopClock()) as clock:
             if observer is not None:
-                await unless_stopped(stop, observer.begin, "before the load began")
+                await unless_stopped(stop, self._observe, "before the load began")
             try:
                 if self.workers is not None:
                     output = await self.workers.send(
@@ -275,3 +275,9 @@ class LiveSut:
         given_up = outcome_is(output.requests, "censored", "aborted", "timeout")
         self.between.load_ended(cancelled=bool(given_up.any()) or output.facts.workers_lost > 0)
         return replace(output, observed=observed)
+
+    async def _observe(self) -> None:
+        assert self.observer is not None
+        if self.workers is not None:
+            await self.workers.man()  # one that died has another in its place
+        await self.observer.begin(() if self.workers is None else self.workers.pids)

@@ -136,7 +136,7 @@ class Governor(Protocol):
         ...
 
     def tell(self, counts: LiveCounts, standing: Standing) -> None:
-        """Called some fifty times a second."""
+        """Called some twenty times a second."""
         ...
 
 

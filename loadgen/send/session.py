@@ -31,7 +31,7 @@ from loadgen.send.wire import WireTransport
 __all__ = ["send_run"]
 
 PROGRESS_S: Final = 0.2
-TELL_S: Final = 0.02  # how often a governor is told
+TELL_S: Final = 0.05  # how often a governor is told
 PERIOD_S: Final = 0.05  # of batched reads, at most
 PERIODS_A_BOUND: Final = 10  # of the SLO
 _PREFILL_SLICE_NS: Final = 50_000_000

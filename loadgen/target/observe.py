@@ -55,10 +55,13 @@ class Observer:
         if self._process is None:
             await self._start()
 
-    async def begin(self) -> None:
-        """Start watching; each source that answers has been read once when this returns. Raises nothing."""
+    async def begin(self, senders: Sequence[int] = ()) -> None:
+        """Start watching; each source that answers has been read once when this returns. Raises nothing.
+
+        `senders`: processes whose CPU is the client's, beside this one's.
+        """
         await self.start()
-        await self._ask(b"begin\n", START_TIMEOUT_S)
+        await self._ask(b" ".join([b"begin", *(b"%d" % pid for pid in senders)]) + b"\n", START_TIMEOUT_S)
 
     async def end(self, t0_ns: int) -> Observation:
         """All readings since `begin`, on the clock of the run that began at `t0_ns` (CLOCK_MONOTONIC)."""

@@ -1,14 +1,15 @@
 """The observer's own process: reads metrics pages, the machine and nvidia-smi while load is on, and hands them over.
 
-Theory of operation. Parsing vLLM's 60 kB of metrics holds the interpreter for 20 ms, which in the sender would
-be 20 ms of send lag; so the observer is a process of its own (`python -m loadgen.target.scraper`), controlled by
-lines of JSON on stdin, answering each with one line on stdout, gone when stdin ends. The first line is the
-configuration; `begin` starts a run's observation and is answered after each source's first reading; `end` takes a last
-reading and is answered with all of them. Each source has a thread, so one that hangs blocks no other: a reading is
-bounded in time and size, and `end` waits only for sources that answered the last time, and not long. A source that
-cannot become better (a key is wanted, no such page, no metrics in it, too long a page) is not asked again in that run.
-Only lines of known names are parsed, a tenth of a page. Readings are bounded: when a source has too many, every second
-one is dropped and the interval doubled. Instants are CLOCK_MONOTONIC, which all processes of a machine share.
+Theory of operation. Parsing vLLM's 60 kB of metrics holds the interpreter for 20 ms, which in the sender would be 20
+ms of send lag; so the observer is a process of its own (`python -m loadgen.target.scraper`), controlled by lines of
+JSON on stdin, answering each with one line on stdout, gone when stdin ends. The first line is the configuration;
+`begin`, with the ids of further sending processes, starts a run's observation and is answered after each source's
+first reading; `end` takes a last reading and is answered with all of them. Each source has a thread, so one that hangs
+blocks no other: a reading is bounded in time and size, and `end` waits only for sources that answered the last time,
+and not long. A source that cannot become better (a key is wanted, no such page, no metrics in it, too long a page) is
+not asked again in that run. Only lines of known names are parsed, a tenth of a page. Readings are bounded: when a
+source has too many, every second one is dropped and the interval doubled. Instants are CLOCK_MONOTONIC, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -199,10 +201,18 @@ def read_page(body: bytes, wanted: re.Pattern[bytes]) -> list[Row]:
     return rows
 
 
-def _client(pid: int) -> list[Row]:
-    """The sender's process and machine from /proc, cumulated since their start."""
+def _cpu_ticks(pid: int) -> int:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+def _client(pid: int, senders: Sequence[int]) -> list[Row]:
+    """The sending processes and their machine from /proc, cumulated since their start; one that died has none."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = _cpu_ticks(pid)
+        for sender in senders:
+            with suppress(OSError):
+                ticks += _cpu_ticks(sender)
         machine = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         nics = Path("/proc/net/dev").read_text().splitlines()[2:]
     except (OSError, ValueError):
@@ -210,7 +220,7 @@ def _client(pid: int) -> list[Row]:
     tick = os.sysconf("SC_CLK_TCK")
     idle = machine[3] + machine[4]
     rows: list[Row] = [
-        ("client_process_cpu_seconds_total", {}, (int(words[11]) + int(words[12])) / tick),
+        ("client_process_cpu_seconds_total", {}, ticks / tick),
         ("client_machine_cpu_seconds_total", {"mode": "busy"}, (sum(machine) - idle) / tick),
         ("client_machine_cpu_seconds_total", {"mode": "idle"}, idle / tick),
     ]
@@ -278,10 +288,12 @@ def _numbers(index: str, cells: list[str]) -> Iterator[Row]:
 class _Run:
     """One run's observation."""
 
-    def __init__(self, pages: list[tuple[str, Callable[[], list[Row]]]], config: ScraperConfig) -> None:
+    def __init__(
+        self, pages: list[tuple[str, Callable[[], list[Row]]]], config: ScraperConfig, senders: Sequence[int]
+    ) -> None:
         self._cpu = time.process_time()
         pid = config.client_pid
-        sources = [*pages, ("client", lambda: _client(pid))]
+        sources = [*pages, ("client", lambda: _client(pid, senders))]
         self._sources: list[_Source | _Smi] = [_Source(name, read, config.interval_s) for name, read in sources]
         if config.smi and shutil.which("nvidia-smi"):
             self._sources.append(_Smi())
@@ -320,10 +332,11 @@ def main() -> None:
     run: _Run | None = None
     for line in sys.stdin.buffer:
         answer = Scraped()
-        if line.strip() == b"begin":
+        command, *senders = line.split()
+        if command == b"begin":
             if run is not None:  # a run that was broken off
                 run.end()
-            run = _Run(pages, config)
+            run = _Run(pages, config, [int(pid) for pid in senders])
         elif run is not None:
             answer, run = run.end(), None
         sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")

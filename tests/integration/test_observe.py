@@ -172,6 +172,21 @@ async def test_an_observer_that_is_killed_costs_its_readings_and_nothing_else() 
     assert again.sources[0].scrapes >= 2
 
 
+async def test_the_client_s_cpu_is_that_of_every_sending_process() -> None:
+    async def cpu_s(senders: tuple[int, ...]) -> float:
+        with in_thread(page(WAITING)) as url:
+            observer = one(url)
+            try:
+                await observer.begin(senders)
+                series = (await observer.end(time.monotonic_ns())).series
+            finally:
+                await observer.close()
+        return float(series.loc[series["metric"] == "client_process_cpu_seconds_total", "value"].iloc[-1])
+
+    alone, gone = await cpu_s(()), 2**22 + 1  # no process has this id
+    assert await cpu_s((os.getpid(), gone)) > 1.9 * alone
+
+
 async def test_the_key_goes_to_the_target_alone_and_is_in_no_argument() -> None:
     heads: dict[str, str | None] = {}
 

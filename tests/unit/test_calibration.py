@@ -46,5 +46,7 @@ def test_a_rate_above_half_of_the_ceiling_is_named() -> None:
     assert said.startswith("201 requests/s is more than half of what this machine's client can carry")
     assert "400 requests/s of 128 tokens" in said
     assert strain(FOUND, rate=201, output_tokens=8) == ""
+    assert strain(FOUND, rate=400, output_tokens=128, processes=2) == ""
+    assert "for each of 2 processes" in strain(FOUND, rate=401, output_tokens=128, processes=2)
     assert strain(replace(FOUND, server_limited=True), rate=10_000, output_tokens=128) == ""
     assert "no rate of 128 tokens" in strain(replace(FOUND, ceiling=None), rate=2, output_tokens=128)

@@ -1,8 +1,8 @@
 """The coordinator: sending processes that live as long as an experiment, and one run at a time on all of them.
 
 Theory of operation. The processes are started once, since importing takes a second, and get an order for every run.
-When all are ready each is told the same t0, an instant of CLOCK_MONOTONIC a little ahead. Fifty times a second they say
-what is decided of their requests; the coordinator adds that up and asks the rule of a single process (`why_over`).
+When all are ready each is told the same t0, an instant of CLOCK_MONOTONIC a little ahead. Twenty times a second they
+say what is decided of their requests; the coordinator adds that up and asks the rule of a single process (`why_over`).
 The end is an instant a little ahead, too, so that all processes stop at the same one and their parts add up to a run of
 one process: same requests, same order, same conservation of ∫N(t)dt.
 

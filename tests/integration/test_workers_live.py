@@ -123,9 +123,8 @@ def test_a_dead_process_makes_its_run_invalid_and_the_next_one_gets_another() ->
                     killed.append(workers.pids[1])
                     os.kill(killed[0], signal.SIGKILL)
 
-            began_s = time.monotonic()
             output = await together(workers, server, plan, run={"progress": kill})
-            assert time.monotonic() - began_s < 2  # the rest is not sent
+            assert output.facts.stop_ns < 1.8e9  # the rest is not sent
             assert output.facts.workers_lost == 1
             assert output.facts.due > output.facts.sent
             assert output.facts.cohort_due == 400

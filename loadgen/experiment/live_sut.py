@@ -76,8 +76,6 @@ async def open_sut(scenario: Scenario, note: Callable[[str], None]) -> AsyncIter
         if command:
             check_command(option, command)
     if scenario.target[0].partition(":")[0] == "virtual":
-        if scenario.workers not in ("auto", "1"):
-            raise UsageError("--workers: in virtual time nothing is sent, so there is nothing to divide: drop it")
         if len(scenario.target) > 1:
             raise UsageError("--target virtual cannot be combined with other targets; replicas are several URLs")
         yield VirtualSut(profile_name=scenario.target[0].partition(":")[2] or defaults.PROFILE)

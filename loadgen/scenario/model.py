@@ -72,6 +72,8 @@ class Scenario(
     @property
     def indivisible(self) -> str:
         """What of the load several processes cannot send together, in words; empty if they can."""
+        if self.target[0].partition(":")[0] == "virtual":
+            return "target = virtual: in virtual time nothing is sent"
         if self.closed is not None:
             return "closed: N requests at a time are counted in one place"
         if self.max_concurrency is not None:

@@ -176,7 +176,7 @@ def test_the_user_s_stop_ends_all_of_them_at_one_instant() -> None:
     assert not set(pids) & set(running("workers.process"))
 
 
-def test_what_one_process_refuses_is_said_before_any_load() -> None:
+def test_what_one_process_refuses_is_said_before_any_load(tmp_path: Path) -> None:
     async def main(server: FakeServer) -> None:
         plan = plan_at([1, 2], window_ms=10)
         nowhere = Endpoint(urls=("http://no.such.name.invalid:1",), path="/", model="m")
@@ -189,6 +189,10 @@ def test_what_one_process_refuses_is_said_before_any_load() -> None:
                     await workers.send(plan, SLOT, nowhere, SendOptions(), **settings, stop=asyncio.Event())
                 with pytest.raises(Aborted, match="before the load began"):
                     await workers.send(plan, SLOT, endpoint(server), SendOptions(), **settings, stop=stopped)
+            with Journal(tmp_path / "journal.jsonl") as journal:
+                journal.part(1).touch()  # the second process cannot create its own
+                with pytest.raises(FileExistsError, match=r"journal-1\.jsonl"):
+                    await together(workers, server, plan, run={"sink": journal})
             conserved(await together(workers, server, plan))
         assert len(server.requests) == 2
 

@@ -43,6 +43,10 @@ from loadgen.workload.workload import Workload
         ({"closed": 4, "max_concurrency": 8}, "closed and max_concurrency exclude each other"),
         ({"workers": "many"}, "'many' is neither auto nor a number from 1 to 256"),
         ({"workers": 0}, "'0' is neither auto nor a number from 1 to 256"),
+        (
+            {"workers": 2, "target": "virtual"},
+            "workers = 2 cannot divide target = virtual: in virtual time nothing is sent",
+        ),
         ({"workers": 2, "closed": 4}, "workers = 2 cannot divide closed"),
         ({"workers": 2, "max_concurrency": 4}, "workers = 2 cannot divide max_concurrency"),
         (

@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from analysis.verdict import SenderFacts
-from loadgen.common.errors import UsageError
-from loadgen.common.loop import run_loop
-from loadgen.experiment.live_sut import open_sut
 from loadgen.experiment.workers.count import sending_processes
 from loadgen.experiment.workers.merge import counts_together, run_of
 from loadgen.results.journal import Journal, read
@@ -50,16 +47,6 @@ def test_more_processes_than_cores_are_warned_of() -> None:
 
 def test_how_many_send_changes_no_hash() -> None:
     assert Scenario(workers="3").sha256 == Scenario().sha256
-
-
-async def _opened(scenario: Scenario) -> None:
-    async with open_sut(scenario, str):
-        pass
-
-
-def test_virtual_time_has_no_processes_to_divide_among() -> None:
-    with pytest.raises(UsageError, match="in virtual time nothing is sent"):
-        run_loop(_opened(Scenario(target=("virtual",), workers="2")))
 
 
 def test_requests_add_up_and_the_worst_of_each_client_counts() -> None:

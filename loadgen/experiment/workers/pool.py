@@ -279,4 +279,10 @@ async def _started(worker: int, count: int, news: asyncio.Event) -> _Seat:
         if count < len(cores):
             with suppress(OSError):
                 os.sched_setaffinity(process.pid, {cores[1 + worker]})
-    return _Seat(process, await Channel.of(ours), news)
+    try:
+        return _Seat(process, await Channel.of(ours), news)
+    except BaseException:  # the user may stop just now
+        ours.close()
+        process.kill()
+        await let_go(process)
+        raise

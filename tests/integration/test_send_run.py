@@ -107,9 +107,7 @@ def test_a_run(loop_factory: Loop) -> None:
 
         plan = plan_at([10 * i for i in range(1, 31)], window_ms=305)
         async with serving(stream(gap_s=0.002)) as server:
-            output = await send(
-                server, plan, slo=Slo(ttft_s=1, tpot_s=1), run={"sink": Sink(), "progress": progress, "worker": 3}
-            )
+            output = await send(server, plan, slo=Slo(ttft_s=1, tpot_s=1), run={"sink": Sink(), "progress": progress})
             return output, server, seen, rows
 
     output, server, seen, rows = run_on(loop_factory, main())
@@ -119,7 +117,7 @@ def test_a_run(loop_factory: Loop) -> None:
     assert [str(t) for t in output.events.dtypes] == list(EVENT_COLUMNS.values())
     assert list(requests["outcome"]) == ["ok"] * 30
     assert len(output.events) == 120
-    assert set(requests["worker"]) == {3}
+    assert set(requests["worker"]) == {0}
     assert (requests["output_tokens"] == 4).all()
     order = ["scheduled_ns", "released_ns", "sent_ns", "headers_ns", "first_token_ns", "last_token_ns", "ended_ns"]
     assert (requests[order].diff(axis=1).iloc[:, 1:] >= 0).all(axis=None)

@@ -58,7 +58,7 @@ LOADS: Final = (
     ),
     Load(
         name="high load (loose SLO)",
-        settings={"rate": "0.5..2.5", "input": "64", "output": "512", "slo": ("e2e<=60s",), "cohort": 2000},
+        settings={"rate": "0.5..2.5", "input": "64", "output": "512", "slo": ("e2e<=60s",), "cohort": 2000, "runs": 20},
     ),
 )  # fmt: skip
 

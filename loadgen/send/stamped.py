@@ -61,6 +61,7 @@ class StampedTransport:
         self._looked_ns = 0
         self._looks: Timer | None = None  # while the loop does not watch the epoll
         self._connecting = 0
+        self._begun = False  # a request was sent: t0 is past, and the clock's scale will not change any more
 
     async def open(self) -> None:
         """Resolve names. Raises `TargetUnreachable` or `UsageError`."""
@@ -77,6 +78,7 @@ class StampedTransport:
 
     def start(self, active: ActiveRequest, handler: CompletionHandler) -> None:
         """Send a request now."""
+        self._begun = True
         self._pools[active.target].start(active, handler)
 
     def cancel(self, active: ActiveRequest) -> None:
@@ -149,7 +151,8 @@ class StampedTransport:
         now_ns, before_ns = self.clock.now_ns(), self._looked_ns
         self._looked_ns = now_ns
         self._look()
-        if now_ns - before_ns < _LOOK_NS and not self._connecting and self._epoll is not None:
+        often = self._begun and not self._connecting and now_ns - before_ns < _LOOK_NS
+        if often and self._epoll is not None:
             self._loop.remove_reader(self._epoll.fileno())
             self._looks = self.clock.call_at(now_ns + _LOOK_NS, self._look_again)
 

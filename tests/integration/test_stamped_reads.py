@@ -15,11 +15,15 @@ from analysis.stationarity import area_s
 from loadgen.common.errors import UsageError
 from loadgen.common.loop import run_loop
 from loadgen.plan.types import RunPlan
+from loadgen.send.active import ActiveRequest
 from loadgen.send.api import Endpoint, RunOutput, SendOptions, is_prompt
 from loadgen.send.clock import LoopClock
+from loadgen.send.openai import HttpEnd
 from loadgen.send.session import send_run
+from loadgen.send.stamped import StampedTransport
+from tests.fakes.clock import FakeClock
 from tests.fakes.plans import Bodies, plan_at
-from tests.fakes.server import STREAM_HEAD, Request, Script, in_thread, stream
+from tests.fakes.server import STREAM_HEAD, Request, Script, answering, in_thread, stream
 from tests.fakes.streams import chunked, completion_events
 
 pytestmark = pytest.mark.realtime
@@ -129,6 +133,36 @@ def test_sockets_that_are_ready_all_the_time_and_then_for_long_not_are_all_read(
     first_ns = np.sort(table["first_token_ns"].to_numpy() + t0_ns)
     assert np.median(first_ns - np.sort(np.array(truth.first))) < MS
     assert table["token_reads"].median() > 15  # tokens 4 ms apart are read apart
+
+
+class Ended(asyncio.Event):
+    """A completion handler that can be waited for."""
+
+    def ended(self, active: ActiveRequest, end: HttpEnd, at_ns: int, error: str = "") -> None:
+        self.set()
+
+
+def test_opening_connections_before_t0_leaves_no_look_at_the_sockets_to_a_clock_that_is_set_back() -> None:
+    """40 connects wake the loop twice, within a millisecond of a clock that stands still; then its t0 comes."""
+
+    async def run(url: str) -> None:
+        clock, ended = FakeClock(), Ended()
+        endpoint = Endpoint(urls=(url,), path="/v1/completions", model="m")
+        transport = StampedTransport(endpoint, clock, keepalive_s=4)
+        await transport.open()
+        try:
+            await transport.prewarm(40)
+            clock.start()
+            active = ActiveRequest(0, 0)
+            active.body, active.released_ns = b"{}", 0
+            transport.start(active, ended)
+            await asyncio.wait_for(ended.wait(), 5)
+            assert active.connect_ns == 0
+        finally:
+            await transport.close()
+
+    with in_thread(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")) as url:
+        run_loop(run(url))
 
 
 def test_nothing_is_batched_where_everybody_s_events_are_wanted_or_an_end_lets_another_go() -> None:

@@ -131,7 +131,7 @@ def test_every_face_of_the_indicator_is_the_method(face: object) -> None:
     assert callable(face)
     seen: set[bool] = set()
 
-    @settings(max_examples=75 if face is of_a_table else 300)  # a table takes 10 ms, of one row as of many
+    @settings(max_examples=300)
     @given(vectors())
     @example(Vector(slo=Slo(tpot_s=TPOT_NS / NS), sent_ns=SCHEDULED, first_ns=2_000, last_ns=112_000, tokens=12,
                     first_read_tokens=1, events=12, reads=12))  # TPOT of exactly the bound  # fmt: skip
